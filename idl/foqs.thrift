@@ -103,7 +103,10 @@ struct NewItem {
   /** Returned with every delivery, for instance a W3C traceparent: up to 128 bytes of UTF-8, or "" for none. */
   12: optional string trace_context,
   /** How long the dedup_id is taken: for its dedup window if absent. Refused without a dedup_id. */
-  13: optional DedupUntil dedup_until
+  13: optional DedupUntil dedup_until,
+  /** 1 to 64 bytes of UTF-8 without control characters. Items of a topic with the same priority are delivered by turns
+      over the keys that have items, those without a key being one more. Not with ordering_key. */
+  14: optional string fairness_key
 }
 
 struct EnqueueRequest {
@@ -192,7 +195,9 @@ struct Item {
    * Only with says_begun. True if a lease of the item has ended while somebody worked on it, maybe because the item
    * ended the program: work on it while the program does nothing else, so that nothing else suffers.
    */
-  14: optional bool suspect
+  14: optional bool suspect,
+  /** The one that the enqueue gave. */
+  15: optional string fairness_key
 }
 
 /** Why a dequeue got nothing. There may be others in later versions: then the text says what there is to say. */
@@ -327,7 +332,9 @@ struct TopicStats {
   /** The most items under lease at the same time on all hosts together; absent if the topic has no such limit. */
   10: optional i32 in_flight_max,
   /** How many ordering keys have items, which are part of all counts above; absent without any. */
-  11: optional i64 ordering_keys
+  11: optional i64 ordering_keys,
+  /** How many fairness keys have items, which are part of all counts above; absent without any. */
+  12: optional i64 fairness_keys
 }
 
 struct ActiveTopicsResponse {
@@ -752,11 +759,12 @@ struct StoredItem {
   17: optional string group,
   18: optional string ordering_key,
   /** The bucket of its ordering_key, which the item does not show then, if the topic has key_buckets: "17/64" of 64. */
-  19: optional string key_bucket
+  19: optional string key_bucket,
+  20: optional string fairness_key
 }
 
-/** Lists the ready and leased items of one topic, the most urgent first: those without an ordering_key, and behind them
-    those of one key after the other. */
+/** Lists the ready and leased items of one topic, the most urgent first: those without a key, and behind them those of
+    one fairness_key after the other, and then of one ordering_key after the other. */
 struct PeekItemsRequest {
   1: required string namespace_name,
   2: required string topic,
@@ -767,7 +775,9 @@ struct PeekItemsRequest {
   /** The consumer group of the topic; "" or absent for its own. */
   6: optional string group,
   /** Only the items with this key. */
-  7: optional string ordering_key
+  7: optional string ordering_key,
+  /** Only the items with this key, in place of ordering_key. */
+  8: optional string fairness_key
 }
 struct GetItemRequest   { 1: required string namespace_name, 2: required string id }
 struct StoredItemsResponse { 1: list<StoredItem> items, 2: string next_page_token }
@@ -797,7 +807,9 @@ struct ListDeadLettersRequest {
   /** The consumer group of the topic; "" or absent for its own. */
   6: optional string group,
   /** Only the items with this key. Without it, those without a key come first, and those of one key after the other. */
-  7: optional string ordering_key
+  7: optional string ordering_key,
+  /** Only the items with this key, in place of ordering_key. */
+  8: optional string fairness_key
 }
 /** Makes dead letters ready again, with no failed attempts and a new TTL: those with these ids, or the oldest of the topic,
     up to limit. Without ids it passes over items that are delivered at most once, which it cannot redrive. */
@@ -811,7 +823,9 @@ struct RedriveDeadLettersRequest {
   /** The consumer group of the topic; "" or absent for its own. */
   6: optional string group,
   /** Only items with this key. */
-  7: optional string ordering_key
+  7: optional string ordering_key,
+  /** Only the items with this key, in place of ordering_key. */
+  8: optional string fairness_key
 }
 /** Deletes dead letters: those with these ids, or the oldest of the topic, up to limit. */
 struct PurgeDeadLettersRequest {
@@ -824,7 +838,9 @@ struct PurgeDeadLettersRequest {
   /** The consumer group of the topic; "" or absent for its own. */
   6: optional string group,
   /** Only items with this key. */
-  7: optional string ordering_key
+  7: optional string ordering_key,
+  /** Only the items with this key, in place of ordering_key. */
+  8: optional string fairness_key
 }
 struct DeadLettersResponse {
   /** How many were redriven or purged. */

@@ -20,7 +20,8 @@ def group_option(command: Callable[..., None]) -> Callable[..., None]:
     return click.option("--group", help="A consumer group of TOPIC; by default its own items.")(command)
 
 
-def ordering_key_option(command: Callable[..., None]) -> Callable[..., None]:
+def key_options(command: Callable[..., None]) -> Callable[..., None]:
+    command = click.option("--fairness-key", metavar="KEY", help="Only items with this fairness key.")(command)
     return click.option("--ordering-key", metavar="KEY", help="Only items with this ordering key.")(command)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from foqs.cli.group_commands import group_option, ordering_key_option
+from foqs.cli.group_commands import group_option, key_options
 from foqs.cli.numbers import WholeNumber
 from foqs.cli.output import Exit, leave, note, plain, report_failures, time_of
 from foqs.cli.remote import Remote, confirmed, named, remote_command
@@ -127,6 +127,8 @@ def _topic_of(one: StoredItem) -> str:
     notes = [f"group {one.group}"] if one.group else []
     if one.ordering_key is not None:
         notes.append(f"key {one.ordering_key}")
+    if one.fairness_key is not None:
+        notes.append(f"fairness key {one.fairness_key}")
     return f"{one.topic} ({', '.join(notes)})" if notes else one.topic
 
 
@@ -167,7 +169,7 @@ def dead_letter() -> None:
 @click.argument("namespace")
 @click.argument("topic")
 @group_option
-@ordering_key_option
+@key_options
 @_page_options
 @remote_command
 def list_(
@@ -176,12 +178,15 @@ def list_(
     topic: str,
     group: str | None,
     ordering_key: str | None,
+    fairness_key: str | None,
     limit: int,
     page_token: str,
 ) -> None:
-    """List the dead letters of TOPIC, oldest first; behind them those of one ordering key after the other."""
+    """List the dead letters of TOPIC, oldest first; behind them those of one key after the other."""
     with remote.admin() as admin:
-        page = admin.list_dead_letters(namespace, topic, limit, page_token, group=group, ordering_key=ordering_key)
+        page = admin.list_dead_letters(
+            namespace, topic, limit, page_token, group=group, ordering_key=ordering_key, fairness_key=fairness_key
+        )
     _print_page(remote, page)
 
 
@@ -196,7 +201,7 @@ def _choice_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.argument("namespace")
 @click.argument("topic")
 @group_option
-@ordering_key_option
+@key_options
 @_choice_options
 @remote_command
 def redrive(
@@ -205,6 +210,7 @@ def redrive(
     topic: str,
     group: str | None,
     ordering_key: str | None,
+    fairness_key: str | None,
     ids: tuple[str, ...],
     limit: int | None,
     takes_all: bool,
@@ -214,12 +220,19 @@ def redrive(
     Without IDs, items that are delivered at most once are skipped, because they cannot be redriven.
     """
     with remote.admin() as admin:
-        change = partial(admin.redrive_dead_letters, namespace, topic, group=group, ordering_key=ordering_key)
+        change = partial(
+            admin.redrive_dead_letters,
+            namespace,
+            topic,
+            group=group,
+            ordering_key=ordering_key,
+            fairness_key=fairness_key,
+        )
         _change_dead(remote, change, ids, limit, takes_all, "redriven")
 
 
 def _purged(remote: Remote, arguments: dict[str, Any]) -> str:
-    names = ("namespace", "topic", "group", "ordering_key", "ids")
+    names = ("namespace", "topic", "group", "ordering_key", "fairness_key", "ids")
     chosen = {key: arguments[key] for key in names if arguments[key] is not None}
     if arguments["ids"]:
         return named(remote, chosen)
@@ -231,7 +244,7 @@ def _purged(remote: Remote, arguments: dict[str, Any]) -> str:
 @click.argument("namespace")
 @click.argument("topic")
 @group_option
-@ordering_key_option
+@key_options
 @_choice_options
 @remote_command
 @confirmed(_purged)
@@ -241,13 +254,21 @@ def purge(
     topic: str,
     group: str | None,
     ordering_key: str | None,
+    fairness_key: str | None,
     ids: tuple[str, ...],
     limit: int | None,
     takes_all: bool,
 ) -> None:
     """Delete dead letters: the IDs, or the oldest of TOPIC."""
     with remote.admin() as admin:
-        change = partial(admin.purge_dead_letters, namespace, topic, group=group, ordering_key=ordering_key)
+        change = partial(
+            admin.purge_dead_letters,
+            namespace,
+            topic,
+            group=group,
+            ordering_key=ordering_key,
+            fairness_key=fairness_key,
+        )
         _change_dead(remote, change, ids, limit, takes_all, "purged")
 
 

@@ -58,6 +58,7 @@ _ITEM_OPTIONS = (
     click.option("--dedup-id", help="Stored only if no item with this id was, in the namespace's dedup_ms."),
     click.option("--unique", is_flag=True, help="With --dedup-id: stored only if no item with this id lives."),
     click.option("--ordering-key", metavar="KEY", help="Items with one key are delivered one at a time, in order."),
+    click.option("--fairness-key", metavar="KEY", help="The keys of TOPIC take turns."),
     click.option("--trace-context", help="Text that comes with every delivery."),
     click.option("--at-most-once", is_flag=True, help="Delivered once or never."),
 )
@@ -105,7 +106,7 @@ def _show_topics(remote: Remote, stats: Iterable[TopicStats]) -> None:
                     s.leased,
                     s.in_flight_max,
                     s.dead,
-                    s.ordering_keys,
+                    (s.ordering_keys or 0) + (s.fairness_keys or 0) or None,
                     s.most_urgent_priority if s.ready else None,
                     time_of(s.oldest_ready_at_ms),
                     f"{s.topic} (group {s.group})" if s.group else s.topic,

@@ -96,6 +96,7 @@ def peek_items(
     page_token: str,
     group: str | None = None,
     ordering_key: str | None = None,
+    fairness_key: str | None = None,
 ) -> Flow[StoredItemPage]:
     request = wire.structs.PeekItemsRequest(
         namespace_name=namespace,
@@ -104,6 +105,7 @@ def peek_items(
         page_token=page_token,
         group=group,
         ordering_key=ordering_key,
+        fairness_key=fairness_key,
     )
     return _stored_items_call(terms, Call("peekItems", request, Repeat.READ))
 
@@ -116,6 +118,7 @@ def list_dead_letters(
     page_token: str,
     group: str | None = None,
     ordering_key: str | None = None,
+    fairness_key: str | None = None,
 ) -> Flow[StoredItemPage]:
     request = wire.structs.ListDeadLettersRequest(
         namespace_name=namespace,
@@ -124,6 +127,7 @@ def list_dead_letters(
         page_token=page_token,
         group=group,
         ordering_key=ordering_key,
+        fairness_key=fairness_key,
     )
     return _stored_items_call(terms, Call("listDeadLetters", request, Repeat.READ))
 
@@ -196,6 +200,7 @@ def change_dead_letters(
     return_errors: bool = False,
     group: str | None = None,
     ordering_key: str | None = None,
+    fairness_key: str | None = None,
 ) -> Flow[DeadLettersResult]:
     """Redrive or purge dead letters, by `method`. Raises BatchError for other ids, unless errors are returned."""
     entries, faults = (None, {}) if ids is None else id_entries(ids)
@@ -213,6 +218,7 @@ def change_dead_letters(
         page_token=page_token or None,
         group=group,
         ordering_key=ordering_key,
+        fairness_key=fairness_key,
     )
     response = yield from call_flow(terms, Call(method, request, Repeat.UNLESS_UNKNOWN))
     chosen = response.ids or []

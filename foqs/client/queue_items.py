@@ -29,6 +29,14 @@ _NACK_OVERHEAD_BYTES = 64
 """Size of a nack without receipt and metadata, in bytes."""
 T = TypeVar("T")
 
+_TEXTS = (
+    ("topic", False),
+    ("dedup_id", True),
+    ("ordering_key", True),
+    ("fairness_key", True),
+    ("trace_context", True),
+)
+"""The fields of a NewItem that are text, and whether they can be left out."""
 PRIORITY_MIN, PRIORITY_MAX = -(2**31), 2**31 - 1
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 
@@ -53,6 +61,9 @@ class NewItem:
         one at a time in each group, in the order of priority and commit; a failed one comes again before all later
         ones. Other keys, and items without one, continue. Not with deliver_after or delay. A dedup_id is known in its
         key alone.
+    fairness_key: 1..64 bytes of UTF-8 without control characters. Items of the topic with the same priority are
+        delivered by turns over the keys that have items, so that a key with many items delays the others by no more
+        than its turns. Items without one take turns as one more key. Not with ordering_key.
     trace_context: up to 128 bytes of UTF-8 that every delivery carries, such as a W3C traceparent.
 
     Raises InvalidArgumentError if an argument and its twin in milliseconds are both given, and for a datetime without a
@@ -72,6 +83,7 @@ class NewItem:
     ordering_key: str | None
     trace_context: str | None
     dedup_until: DedupUntil | None
+    fairness_key: str | None
 
     def __init__(
         self,
@@ -89,6 +101,7 @@ class NewItem:
         trace_context: str | None = None,
         *,
         dedup_until: DedupUntil | None = None,
+        fairness_key: str | None = None,
         deliver_after: datetime | None = None,
         delay: timedelta | None = None,
         ttl: timedelta | None = None,
@@ -107,6 +120,7 @@ class NewItem:
         self.ordering_key = ordering_key
         self.trace_context = trace_context
         self.dedup_until = dedup_until
+        self.fairness_key = fairness_key
         # Skip the conversion if possible, because items are created by the million.
         if deliver_after is not None:
             self.deliver_after_ms = time_ms("deliver_after_ms", deliver_after_ms, deliver_after)
@@ -133,6 +147,7 @@ class NewItem:
             self.ordering_key,
             self.trace_context,
             dedup_until=self.dedup_until,
+            fairness_key=self.fairness_key,
         )
 
 
@@ -194,6 +209,7 @@ class Item:
     suspect: True if a lease expired during work on the item, which possibly crashed the program. Known only for
         dequeues that report the beginning of work.
     ordering_key: of the enqueue, if it gave one: items with the same key are delivered one at a time, in order.
+    fairness_key: of the enqueue, if it gave one: the keys of the topic take turns.
     """
 
     id: str
@@ -210,6 +226,7 @@ class Item:
     group: str | None = field(default=None, kw_only=True)
     suspect: bool = field(default=False, kw_only=True)
     ordering_key: str | None = field(default=None, kw_only=True)
+    fairness_key: str | None = field(default=None, kw_only=True)
 
 
 field_values = attrgetter(*[one.name for one in fields(Item) if not one.kw_only])
@@ -219,6 +236,8 @@ field_values = attrgetter(*[one.name for one in fields(Item) if not one.kw_only]
 def decoded_item(decoded: Any) -> Item:
     """Make an Item from a decoded delivery."""
     item = Item(*field_values(decoded), group=decoded.group, ordering_key=decoded.ordering_key)
+    if decoded.fairness_key is not None:
+        item.fairness_key = decoded.fairness_key
     if decoded.suspect:
         item.suspect = True
     return item
@@ -308,6 +327,8 @@ def item_bytes(item: NewItem) -> int:
             size += 4 * len(topic)
         if (dedup_id := item.dedup_id) is not None and len(dedup_id) > _NAME_CHARS:
             size += 4 * len(dedup_id)
+        if item.fairness_key:
+            size += 4 * len(item.fairness_key)
         return size + (4 * len(item.ordering_key) if item.ordering_key else 0)
     except (TypeError, AttributeError, ValueError):
         return ITEM_OVERHEAD_BYTES
@@ -336,7 +357,7 @@ def check_new_item(item: NewItem) -> None:
             problems.append(f"{name} is {type(value).__name__}, not bytes")
         elif isinstance(value, memoryview) and (problem := _view_problem(name, value)):
             problems.append(problem)
-    for name, optional in (("topic", False), ("dedup_id", True), ("ordering_key", True), ("trace_context", True)):
+    for name, optional in _TEXTS:
         value = getattr(item, name)
         if not (isinstance(value, str) or (optional and value is None)):
             problems.append(f"{name} is {type(value).__name__}, not str")

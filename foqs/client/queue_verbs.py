@@ -318,6 +318,7 @@ def topic_page(terms: Terms, namespace: str, prefix: str, page_token: str, parti
         TopicStats(
             t.topic, t.ready, t.delayed, t.leased, t.dead, t.most_urgent_priority, t.oldest_ready_at_ms, t.group,
             bool(t.serial), t.in_flight_max, t.ordering_keys,
+            t.fairness_keys,
         )
         for t in response.topics or ()
     ]  # fmt: skip

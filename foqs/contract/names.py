@@ -42,7 +42,7 @@ def _fields(**by_check: str) -> Mapping[str, Checked]:
 FIELDS: Mapping[str, Mapping[str, Checked]] = {
     "EnqueueRequest": _fields(NAMESPACE="namespace_name", INSIDE="job_id", CONTENT="items bulk"),
     "NewItem": _fields(
-        INSIDE="topic dedup_id ordering_key",
+        INSIDE="topic dedup_id ordering_key fairness_key",
         CONTENT="payload priority deliver_after_ms delay_ms ttl_ms lease_ms metadata delivery trace_context"
         " dedup_until",
     ),
@@ -102,7 +102,7 @@ FIELDS: Mapping[str, Mapping[str, Checked]] = {
     # Stored items.
     "PeekItemsRequest": _fields(
         NAMESPACE="namespace_name",
-        INSIDE="topic page_token group ordering_key",
+        INSIDE="topic page_token group ordering_key fairness_key",
         FROM_PEERS="shard_ids",
         CONTENT="limit",
     ),
@@ -111,15 +111,15 @@ FIELDS: Mapping[str, Mapping[str, Checked]] = {
     "ForgetDedupIdsRequest": _fields(NAMESPACE="namespace_name", INSIDE="dedup_ids topic ordering_key"),
     "ListDeadLettersRequest": _fields(
         NAMESPACE="namespace_name",
-        INSIDE="topic page_token group ordering_key",
+        INSIDE="topic page_token group ordering_key fairness_key",
         FROM_PEERS="shard_ids",
         CONTENT="limit",
     ),
     "RedriveDeadLettersRequest": _fields(
-        NAMESPACE="namespace_name", INSIDE="topic ids page_token group ordering_key", CONTENT="limit"
+        NAMESPACE="namespace_name", INSIDE="topic ids page_token group ordering_key fairness_key", CONTENT="limit"
     ),
     "PurgeDeadLettersRequest": _fields(
-        NAMESPACE="namespace_name", INSIDE="topic ids page_token group ordering_key", CONTENT="limit"
+        NAMESPACE="namespace_name", INSIDE="topic ids page_token group ordering_key fairness_key", CONTENT="limit"
     ),
     # Jobs and exports.
     "CreateJobRequest": _fields(NAMESPACE="namespace_name", INSIDE="id", CONTENT="items_per_second_max detail"),

@@ -39,6 +39,9 @@ class NewItem:
     """Returned with every delivery, for instance a W3C traceparent: up to 128 bytes of UTF-8, or "" for none."""
     dedup_until: int | None = ...
     """How long the dedup_id is taken: for its dedup window if absent. Refused without a dedup_id."""
+    fairness_key: str | None = ...
+    """1 to 64 bytes of UTF-8 without control characters. Items of a topic with the same priority are delivered by
+    turns over the keys that have items, those without a key being one more. Not with ordering_key."""
 
 @dataclass
 class EnqueueRequest:
@@ -376,8 +379,8 @@ class ListGroupsRequest:
 
 @dataclass
 class PeekItemsRequest:
-    """Lists the ready and leased items of one topic, the most urgent first: those without an ordering_key, and
-    behind them those of one key after the other."""
+    """Lists the ready and leased items of one topic, the most urgent first: those without a key, and behind them
+    those of one fairness_key after the other, and then of one ordering_key after the other."""
 
     namespace_name: str = ...
     topic: str = ...
@@ -389,6 +392,8 @@ class PeekItemsRequest:
     """The consumer group of the topic; "" or absent for its own."""
     ordering_key: str | None = ...
     """Only the items with this key."""
+    fairness_key: str | None = ...
+    """Only the items with this key, in place of ordering_key."""
 
 @dataclass
 class GetItemRequest:
@@ -430,6 +435,8 @@ class ListDeadLettersRequest:
     ordering_key: str | None = ...
     """Only the items with this key. Without it, those without a key come first, and those of one key after the
     other."""
+    fairness_key: str | None = ...
+    """Only the items with this key, in place of ordering_key."""
 
 @dataclass
 class RedriveDeadLettersRequest:
@@ -447,6 +454,8 @@ class RedriveDeadLettersRequest:
     """The consumer group of the topic; "" or absent for its own."""
     ordering_key: str | None = ...
     """Only items with this key."""
+    fairness_key: str | None = ...
+    """Only the items with this key, in place of ordering_key."""
 
 @dataclass
 class PurgeDeadLettersRequest:
@@ -462,6 +471,8 @@ class PurgeDeadLettersRequest:
     """The consumer group of the topic; "" or absent for its own."""
     ordering_key: str | None = ...
     """Only items with this key."""
+    fairness_key: str | None = ...
+    """Only the items with this key, in place of ordering_key."""
 
 @dataclass
 class CreateJobRequest:

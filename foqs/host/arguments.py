@@ -10,7 +10,15 @@ from foqs.model import limits
 from foqs.model.calls import DedupUntil, DeliveryPolicy, ItemContent
 from foqs.model.errors import InvalidArgumentError, TooLargeError, shown
 from foqs.model.namespace import NamespaceSettings
-from foqs.model.topic_name import bucketed, check_group, hidden, ordered, ordering_key_fault
+from foqs.model.topic_name import (
+    bucketed,
+    check_group,
+    fair,
+    fairness_key_fault,
+    hidden,
+    ordered,
+    ordering_key_fault,
+)
 
 _DELIVERIES = frozenset(DeliveryPolicy)
 _DEDUP_UNTIL = frozenset(DedupUntil)
@@ -39,16 +47,36 @@ def check_topic(topic: str | None) -> str:
     return topic
 
 
-def check_topic_of(topic: str | None, group: str | None, ordering_key: str | None = None, key_buckets: int = 0) -> str:
+def check_topic_of(
+    topic: str | None,
+    group: str | None,
+    ordering_key: str | None = None,
+    key_buckets: int = 0,
+    fairness_key: str | None = None,
+) -> str:
     """Check the names of a topic, of its group and of its key, and return the hidden name of their topic."""
     name = check_topic(topic)
     if group:
         name = hidden(name, check_group(group, name))
+    if fairness_key is not None:
+        if fault := _keys_fault(ordering_key, fairness_key, name):
+            raise fault
+        return fair(name, fairness_key)
     if ordering_key is None:
         return name
     if fault := ordering_key_fault(ordering_key, name):
         raise fault
     return bucketed(name, ordering_key, key_buckets) if key_buckets else ordered(name, ordering_key)
+
+
+def _keys_fault(ordering_key: object, fairness_key: object, topic: str) -> InvalidArgumentError | None:
+    """Return the error of an invalid fairness key, or of one beside an ordering key, or None."""
+    if ordering_key is None:
+        return fairness_key_fault(fairness_key, topic)
+    return InvalidArgumentError(
+        f"ordering_key {shown(ordering_key)} and fairness_key {shown(fairness_key)} are both given: the items of an "
+        "ordering key have one order and take no turns, give one"
+    )
 
 
 def check_range(name: str, value: object, low: int, high: int) -> int:
@@ -95,8 +123,12 @@ def check_item(item: NewItem, settings: NamespaceSettings, now_ms: int) -> tuple
         check_dedup_id(item.dedup_id)
     if item.dedup_until is not None:
         _check_dedup_until(item)
-    if item.ordering_key is not None:
+    if item.fairness_key is not None:
         # A valid one has become a part of the topic.
+        raise _keys_fault(item.ordering_key, item.fairness_key, item.topic or "") or InvalidArgumentError(
+            "fairness_key is not valid"
+        )
+    if item.ordering_key is not None:
         raise ordering_key_fault(item.ordering_key, item.topic or "") or InvalidArgumentError(
             "ordering_key is not valid"
         )

@@ -90,6 +90,7 @@ class Delivery:
 
     suspect: set only for consumers that report the items that they begin. group: the consumer group whose copy it is;
     None for the topic's own. ordering_key: the key whose items are delivered one at a time, in order; None without one.
+    fairness_key: the key that shares the turns of its topic; None without one.
     """
 
     id: str
@@ -106,6 +107,7 @@ class Delivery:
     suspect: bool | None = None
     group: str | None = None
     ordering_key: str | None = None
+    fairness_key: str | None = None
 
 
 @dataclass(slots=True)
@@ -115,8 +117,8 @@ class TopicStats:
     most_urgent_priority: of its ready items; 0 without ready items. oldest_ready_at_ms: the smallest deliver_after of
     the ready items of the 16 most urgent priorities, in milliseconds since the epoch; 0 without ready items. group: the
     consumer group whose copies are counted; None for the topic's own items. serial: True if the topic delivers one item
-    at a time. in_flight_max: the limit of `leased`; None without a limit. ordering_keys: the number of keys that
-    have items, which are in all counts; None without any.
+    at a time. in_flight_max: the limit of `leased`; None without a limit. ordering_keys, fairness_keys: the
+    numbers of keys that have items, which are in all counts; None without any.
     """
 
     topic: str
@@ -130,6 +132,7 @@ class TopicStats:
     serial: bool = False
     in_flight_max: int | None = None
     ordering_keys: int | None = None
+    fairness_keys: int | None = None
 
 
 @dataclass(slots=True)
@@ -158,6 +161,7 @@ class StoredItem:
     lease_expires_at_ms: while it is leased.  died_at_ms, death_reason: of a dead letter.
     group: the consumer group whose copy it is; None for the topic's own. ordering_key: of the enqueue, if it gave one.
     key_bucket: the bucket of its key, which it does not show then, if its topic has key_buckets: "17/64" of 64 buckets.
+    fairness_key: of the enqueue, if it gave one.
     """
 
     id: str
@@ -179,6 +183,7 @@ class StoredItem:
     group: str | None = None
     ordering_key: str | None = None
     key_bucket: str | None = None
+    fairness_key: str | None = None
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from foqs.model import limits, order
 from foqs.model.item import Phase, ShardItem
 from foqs.model.policy import TopicPolicy
 from foqs.model.serial import OnDead, oldest_shown
-from foqs.model.topic_name import base_of, is_ordered, ordering_key_of, parts
+from foqs.model.topic_name import base_of, fairness_key_of, is_ordered, ordering_key_of, parts
 from foqs.model.window_budget import WindowBudget
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ class NamespaceTopics(ItemCounts):
 class KeyedTopics(ItemCounts):
     """The keyed topics of one base on one shard: their counts together, and the topics by name, in order."""
 
-    __slots__ = ("by_name", "holding_count")
+    __slots__ = ("by_name", "holding_count", "holding_fair_count")
 
     def __init__(self, namespace: ItemCounts) -> None:
         super().__init__(namespace)
@@ -234,6 +234,8 @@ class KeyedTopics(ItemCounts):
         """ShardTopic by name."""
         self.holding_count = 0
         """The topics that have items."""
+        self.holding_fair_count = 0
+        """Those among them that have a fairness key."""
 
 
 class ShardTopic(ItemCounts):
@@ -248,6 +250,7 @@ class ShardTopic(ItemCounts):
         "batch_max",
         "claim_head",
         "claiming_count",
+        "fairness_key",
         "first_enqueued_at",
         "holds_on_dead",
         "is_serial",
@@ -293,6 +296,8 @@ class ShardTopic(ItemCounts):
         """Its hidden name without its key, if it is a keyed topic."""
         self.ordering_key = ordering_key_of(name)
         """The key that all its items have in common; None unless it is the keyed topic of one."""
+        self.fairness_key = fairness_key_of(name)
+        """The same of fairness keys, whose topics take turns."""
         self.base: ShardTopic | None = None
         """The topic whose keyed topic it is, if it is one and is known to its shard."""
         self.keyed: KeyedTopics | None = None
@@ -340,12 +345,13 @@ class ShardTopic(ItemCounts):
             self.of_namespace.note_order(self)
 
     def count(self, rows: int = 0, leased: int = 0, delayed: int = 0, dead: int = 0) -> None:
-        base = self.base
-        if base is not None and base.keyed is not None:
-            base.keyed.holding_count -= not self.empty
+        base, was_empty = self.base, self.empty
         super().count(rows, leased, delayed, dead)
-        if base is not None and base.keyed is not None:
-            base.keyed.holding_count += not self.empty
+        if base is not None and base.keyed is not None and was_empty != self.empty:
+            change = 1 if was_empty else -1
+            base.keyed.holding_count += change
+            if self.fairness_key is not None:
+                base.keyed.holding_fair_count += change
         if self.of_namespace is not None and self.empty:
             self.of_namespace.emptied(self)
 
@@ -381,7 +387,13 @@ class ShardTopic(ItemCounts):
         ratio, free = OPEN_LEASES_OF_TOPIC_RATIO, limits.OPEN_LEASES_MAX - len(self._leases)
         spare = ratio * free - self.leased - self.claiming_count
         room = (spare + ratio) // (ratio + 1) if spare > 0 else 0  # Each claim also reduces the free leases by one.
-        return room if self.permits is None else max(0, min(room, self.permits - self.out_count))
+        holder = self if self.base is None else self.base
+        return room if holder.permits is None else max(0, min(room, holder.permits - holder.out_count))
+
+    @property
+    def needs_permits(self) -> bool:
+        """True if it has a limit of items in flight, of its own or of its base."""
+        return (self if self.base is None else self.base).permits is not None
 
     @property
     def lacks_permits(self) -> bool:
@@ -397,11 +409,12 @@ class ShardTopic(ItemCounts):
         return max(1, len(self.window) + (0 if self.keyed is None else self.keyed.ready))
 
     @property
-    def waits_for_base(self) -> bool:
-        """True for a keyed topic that has room for an item, if only its base had a permit for it."""
-        base = self.base
-        is_short = base is not None and base.permits is not None and base.permits <= base.out_count
-        return is_short and not (self.out_count or self.delayed) and self.window.head != order.LAST
+    def waits_for_permit(self) -> bool:
+        """True for a keyed topic, or the base of some, that has room for an item, if only the base had a permit."""
+        base = self if self.base is None else self.base
+        is_short = base.keyed is not None and base.permits is not None and base.permits <= base.out_count
+        is_free = not self.is_serial or self.is_idle
+        return is_short and is_free and self.window.head != order.LAST
 
     def _serial_room(self) -> int:
         """The items of a run if no item is out or waits for its next attempt, and nothing keeps the topic back: no dead

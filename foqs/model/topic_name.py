@@ -1,7 +1,8 @@
 """The hidden names of topics: a consumer group of a topic is a topic by itself, whose name no caller can give.
 
-So is a keyed topic: it has those items of its base, which is a topic or a group, that were given the same key. Names of
-callers have no control characters, so these are free for the parts of a hidden name. This module alone knows them.
+So is a keyed topic: it has those items of its base, which is a topic or a group, that were given the same ordering
+key, or the same fairness key. Names of callers have no control characters, so these are free for the parts of a hidden
+name. This module alone knows them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ ORDERING_KEY_BYTES_MAX = 128
 """The longest ordering key, in bytes of UTF-8."""
 _ORDERED_MARK = "\x1d"
 """Separates the base from the ordering key of a keyed topic, which is serial."""
-_KEY_MARKS = re.compile(_ORDERED_MARK)
+FAIRNESS_KEY_BYTES_MAX = 64
+"""The longest fairness key, in bytes of UTF-8."""
+_FAIR_MARK = "\x1c"
+"""Separates the base from the fairness key of a keyed topic, which is not serial."""
+_KEY_MARKS = re.compile(f"[{_FAIR_MARK}{_ORDERED_MARK}]")
 """The marks of all kinds of keyed topics. They sort before that of a group, so that a base precedes its keyed topics,
 and these precede all else.
 """
@@ -48,8 +53,10 @@ def is_hidden(name: str) -> bool:
 def described(name: str) -> str:
     """Return the parts of a hidden name as callers see them, for a message."""
     topic, group = parts(name)
-    key = ordering_key_of(name)
-    of_key = "" if key is None else f"ordering key {key!r} of "
+    ordering_key, fairness_key = ordering_key_of(name), fairness_key_of(name)
+    of_key = "" if ordering_key is None else f"ordering key {ordering_key!r} of "
+    if fairness_key is not None:
+        of_key = f"fairness key {fairness_key!r} of "
     return f"{of_key}group {group!r} of topic {topic!r}" if group else f"{of_key}topic {topic!r}"
 
 
@@ -67,6 +74,11 @@ def bucketed(base: str, ordering_key: str, key_buckets: int) -> str:
     return ordered(base, sequence_named(None, f"{bucket}/{key_buckets}"))
 
 
+def fair(base: str, fairness_key: str) -> str:
+    """Return the name of the keyed topic that has the items of this fairness key of a base, by its hidden name."""
+    return f"{base}{_FAIR_MARK}{fairness_key}"
+
+
 def is_keyed(name: str) -> bool:
     """Return True for the name of a keyed topic."""
     return _KEY_MARKS.search(name) is not None
@@ -75,6 +87,11 @@ def is_keyed(name: str) -> bool:
 def is_ordered(name: str) -> bool:
     """Return True for the name of a keyed topic that is serial, for an ordering key."""
     return _ORDERED_MARK in name
+
+
+def is_fair(name: str) -> bool:
+    """Return True for the name of a keyed topic that has turns, for a fairness key."""
+    return _FAIR_MARK in name
 
 
 def base_of(name: str) -> str:
@@ -96,18 +113,28 @@ def of_topic(name: str) -> str:
 
 def sequence_of(name: str) -> str:
     """Return the text by which the keyed topics of a base differ and are sorted: a key, or a bucket of keys."""
-    return name.partition(_ORDERED_MARK)[2]
+    mark = _KEY_MARKS.search(name)
+    if mark is None:
+        return ""
+    return name[mark.end() if mark[0] == _ORDERED_MARK else mark.start() :]
+
+
+def in_sequence(base: str, sequence: str) -> str:
+    """Return the name of the keyed topic with this text of `sequence_of`; for "" a name that precedes them all."""
+    if not sequence:
+        return f"{base}{_FAIR_MARK}"
+    return f"{base}{sequence}" if sequence.startswith(_FAIR_MARK) else ordered(base, sequence)
 
 
 def ordering_key_of(name: str) -> str | None:
     """Return the ordering key of a keyed topic, or None, also for a bucket of keys."""
-    sequence = sequence_of(name)
+    sequence = name.partition(_ORDERED_MARK)[2]
     return sequence if sequence and not sequence.startswith(_ORDERED_MARK) else None
 
 
 def bucket_of(name: str) -> str | None:
     """Return the bucket of a keyed topic, as "17/64" of 64 buckets; None for another topic."""
-    mark, has_mark, bucket = sequence_of(name).partition(_ORDERED_MARK)
+    mark, has_mark, bucket = name.partition(_ORDERED_MARK)[2].partition(_ORDERED_MARK)
     return bucket if has_mark and not mark else None
 
 
@@ -117,8 +144,20 @@ def key_buckets_of(name: str) -> int:
     return 0 if bucket is None else int(bucket.partition("/")[2])
 
 
-def sequence_named(ordering_key: str | None, bucket: str | None) -> str:
+def fairness_key_of(name: str) -> str | None:
+    """Return the fairness key of a keyed topic, or None."""
+    return name.partition(_FAIR_MARK)[2] or None
+
+
+def without_fairness_key(name: str) -> str:
+    """Return the base of a keyed topic of a fairness key; any other name, also of an ordering key, is unchanged."""
+    return name.partition(_FAIR_MARK)[0]
+
+
+def sequence_named(ordering_key: str | None, bucket: str | None, fairness_key: str | None = None) -> str:
     """Return the text of `sequence_of` for the key or the bucket of an item; "" for an item without one."""
+    if fairness_key:
+        return f"{_FAIR_MARK}{fairness_key}"
     return ordering_key or ("" if bucket is None else f"{_ORDERED_MARK}{bucket}")
 
 
@@ -134,16 +173,24 @@ def check_length(name: str) -> None:
 
 def ordering_key_fault(ordering_key: object, topic: str) -> InvalidArgumentError | None:
     """Return the error of an invalid ordering key of a topic whose name is valid, or None."""
-    most = ORDERING_KEY_BYTES_MAX
-    is_text = isinstance(ordering_key, str) and bool(ordering_key) and not _CONTROL.search(ordering_key)
-    if not isinstance(ordering_key, str) or not is_text or len(ordering_key.encode()) > most:
+    return _key_fault("ordering_key", ordering_key, topic, ORDERING_KEY_BYTES_MAX)
+
+
+def fairness_key_fault(fairness_key: object, topic: str) -> InvalidArgumentError | None:
+    """Return the error of an invalid fairness key of a topic whose name is valid, or None."""
+    return _key_fault("fairness_key", fairness_key, topic, FAIRNESS_KEY_BYTES_MAX)
+
+
+def _key_fault(field: str, key: object, topic: str, bytes_max: int) -> InvalidArgumentError | None:
+    is_text = isinstance(key, str) and bool(key) and not _CONTROL.search(key)
+    if not isinstance(key, str) or not is_text or len(key.encode()) > bytes_max:
         return InvalidArgumentError(
-            f"ordering_key {shown(ordering_key)} must be text of 1 to {most} bytes without control characters"
+            f"{field} {shown(key)} must be text of 1 to {bytes_max} bytes without control characters"
         )
-    size_bytes = len(ordered(topic, ordering_key).encode())
+    size_bytes = len(topic.encode()) + 1 + len(key.encode())
     if size_bytes > limits.TOPIC_BYTES_MAX:
         return InvalidArgumentError(
-            f"topic and ordering_key need {size_bytes} bytes together, with one between them, and the limit is "
+            f"topic and {field} need {size_bytes} bytes together, with one between them, and the limit is "
             f"{limits.TOPIC_BYTES_MAX}: use a shorter key, or a shorter name for the topic"
         )
     return None

@@ -25,6 +25,7 @@ COLUMNS: dict[str, tuple[tuple[str, ...], str]] = {
     "delivery": (("string",), "AT_LEAST_ONCE or AT_MOST_ONCE"),
     "metadata": (_TEXT, "bytes that a nack may rewrite"),
     "ordering_key": (("string",), "items of the topic with the same key are delivered one at a time"),
+    "fairness_key": (("string",), "the keys of the topic take turns"),
     "trace_context": (("string",), "comes with every delivery, such as a W3C traceparent"),
 }
 """The types that a column can have in Spark, and its meaning, by name. Null selects the default of the service."""
@@ -39,6 +40,7 @@ _VIEW_TYPES = {
     "delivery": "string",
     "metadata": "binary",
     "ordering_key": "string",
+    "fairness_key": "string",
     "trace_context": "string",
 }
 _NESTED = ("struct<", "map<", "array<")

@@ -242,6 +242,7 @@ _CONVERSIONS: dict[str, Callable[[str, Any, dict[int, str]], Any]] = {
     "delivery": _deliveries,
     "metadata": _optional_bytes,
     "ordering_key": _optional_text,
+    "fairness_key": _optional_text,
     "trace_context": _optional_text,
 }
 _FIELDS: dict[str, Callable[[str, Any], list[Any]]] = {
@@ -251,6 +252,7 @@ _FIELDS: dict[str, Callable[[str, Any], list[Any]]] = {
     "delivery": wire.i32_field,
     "metadata": wire.optional_bytes_field,
     "ordering_key": wire.optional_bytes_field,
+    "fairness_key": wire.optional_bytes_field,
     "trace_context": wire.optional_bytes_field,
 }
 

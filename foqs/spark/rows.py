@@ -37,6 +37,7 @@ READ_COLUMNS: dict[str, tuple[str, str, Value]] = {
     "trace_context": ("string", "as the enqueue gave it, or null", lambda one: one.trace_context),
     "group": ("string", "the consumer group whose copy it is, or null", lambda one: one.group),
     "ordering_key": ("string", "its ordering key, or null", lambda one: one.ordering_key),
+    "fairness_key": ("string", "its fairness key, or null", lambda one: one.fairness_key),
 }
 """The type in Spark, the meaning and the value of each column of a read, by name."""
 READ_SCHEMA = ", ".join(f"{name} {kind}" for name, (kind, _, _) in READ_COLUMNS.items())

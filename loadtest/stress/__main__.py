@@ -20,6 +20,7 @@ from loadtest.stress import caps_of_hosts as caps_of_hosts_run
 from loadtest.stress import dedup as dedup_run
 from loadtest.stress import dedup_window as dedup_window_run
 from loadtest.stress import export as export_run
+from loadtest.stress import fairness as fairness_run
 from loadtest.stress import isolation as isolation_run
 from loadtest.stress import lease_ends as lease_ends_run
 from loadtest.stress import long_life as long_life_run
@@ -254,6 +255,17 @@ def long_life(minutes: float, rate: int, json_path: Path | None) -> None:
 def any_host(hosts: int, trials: int, calls: int, json_path: Path | None) -> None:
     """Hosts that share the shards of a cluster: a waiting consumer anywhere, and the cost of a hop."""
     _publish(any_host_run.run(any_host_run.Course(hosts=hosts, trials=trials, calls=calls)), json_path)
+
+
+@main.command()
+@click.option("--items", default=1_000_000, show_default=True, help="Of the large customer.")
+@click.option("--customers", default=100, show_default=True)
+@click.option("--each", default=100, show_default=True, help="Items of each other customer.")
+@_json
+def fairness(items: int, customers: int, each: int, json_path: Path | None) -> None:
+    """A customer with very many items beside others with few, in one topic with fairness keys."""
+    course = fairness_run.Course(large_items=items, customers=customers, items_each=each)
+    _publish(fairness_run.run(course), json_path)
 
 
 def _publish(verdict: Verdict, json_path: Path | None) -> None:

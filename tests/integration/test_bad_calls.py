@@ -231,6 +231,8 @@ async def test_new_items_out_of_range_are_refused_each_at_its_position(stage):
         *[({"metadata": b"x" * size}, TOO_LARGE) for size in (513, limits.MIB)],
         *[({"dedup_id": text}, INVALID) for text in ("", "x" * 256, "é" * 128)],
         *[({"ordering_key": text}, INVALID) for text in ("", "k\x1d", "x" * 129)],
+        *[({"fairness_key": text}, INVALID) for text in ("", "k\x1c", "x" * 65)],
+        ({"ordering_key": "k", "fairness_key": "k"}, INVALID),
         ({"delay_ms": 1, "deliver_after_ms": 1}, INVALID),
         ({"delay_ms": 0, "deliver_after_ms": 0}, INVALID),
     ]

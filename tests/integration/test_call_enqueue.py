@@ -50,6 +50,8 @@ AT_THE_LIMIT_AND_BEYOND = [
     ({"dedup_id": "d" * 255}, {"dedup_id": "d" * 256}, InvalidArgumentError),
     ({"dedup_id": "é" * 127}, {"dedup_id": "é" * 128}, InvalidArgumentError),
     ({"priority": -(1 << 31)}, {"ordering_key": "k" * 129}, InvalidArgumentError),
+    ({"fairness_key": "k" * 64}, {"fairness_key": "k" * 65}, InvalidArgumentError),
+    ({"fairness_key": "é" * 32}, {"fairness_key": "k", "ordering_key": "k"}, InvalidArgumentError),
 ]  # fmt: skip
 
 

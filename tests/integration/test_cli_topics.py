@@ -167,6 +167,23 @@ def test_policies_come_from_a_file_with_any_names_and_a_bad_line_fails_alone(she
         assert "line" in refused.stderr
 
 
+def test_items_with_fairness_keys_are_enqueued_counted_and_redriven_by_key(shell: Shell) -> None:
+    for payload, key in (("0", "a"), ("1", "a"), ("2", "b")):
+        assert shell.run("enqueue", "ns", "shared", payload, "--fairness-key", key).exit_code == 0
+    (stats,) = [one for one in shell.json("topics", "ns") if one["topic"] == "shared"]
+    assert (stats["ready"], stats["ordering_keys"], stats["fairness_keys"]) == (3, None, 2)
+    items = shell.json("dequeue", "ns", "shared", "--count", "2", "--wait-ms", "2000")
+    assert sorted([item["fairness_key"] for item in items]) == ["a", "b"]
+    (item, _) = sorted(items, key=lambda one: one["fairness_key"])
+    assert shell.run("nack", "ns", item["receipt"], "--dead-letter").exit_code == 0
+    assert shell.json("dead-letter", "list", "ns", "shared", "--fairness-key", "b")["items"] == []
+    (dead,) = shell.json("dead-letter", "list", "ns", "shared", "--fairness-key", "a")["items"]
+    assert (dead["id"], dead["fairness_key"]) == (item["id"], "a")
+    assert "shared (fairness key a)" in shell.run("item", "list", "ns").stdout
+    assert shell.run("dead-letter", "redrive", "ns", "shared", "--fairness-key", "b").stdout == "0 redriven\n"
+    assert shell.run("dead-letter", "redrive", "ns", "shared", "--fairness-key", "a").stdout == "1 redriven\n"
+
+
 def test_items_with_ordering_keys_are_enqueued_counted_and_redriven_by_key(shell: Shell) -> None:
     for payload, key in (("0", "a"), ("1", "a"), ("2", "b")):
         assert shell.run("enqueue", "ns", "orders", payload, "--ordering-key", key).exit_code == 0

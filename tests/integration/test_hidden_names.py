@@ -41,6 +41,7 @@ async def fill(host: RunningHost, namespace: str) -> None:
     await host.admin.create_namespace(namespace)
     await host.admin.create_group(namespace, "topic", "audit")
     items = [NewItem("topic", b"x", ordering_key=key) for key in (None, "k", "k", "other", "third") for _ in range(2)]
+    items += [NewItem("topic", b"x", fairness_key=key) for key in ("k", "other") for _ in range(2)]
     await host.client.enqueue_many(namespace, items)
     for group in (None, "audit"):
         leased = await host.client.dequeue(namespace, "topic", 4, group=group, wait_ms=5_000)

@@ -15,6 +15,7 @@ from loadtest.stress import (
     dedup,
     dedup_window,
     export,
+    fairness,
     reading,
     shares,
     sick_shard,
@@ -87,6 +88,16 @@ def test_a_new_owner_knows_a_window_full_of_dedup_ids_and_takes_no_new_one_for_a
     assert found["new ids that made no item"] == 0
     assert 0 <= found["owned to the first enqueue with an id of the full window, s"] < 60
     assert all(row["written B an id"] > 16 for row in verdict.rows), "a digest has as many bytes"
+
+
+@pytest.mark.database
+@pytest.mark.slow
+@pytest.mark.deep
+def test_a_customer_with_many_items_delays_others_by_its_share_of_one_topic() -> None:
+    verdict = fairness.run(fairness.Course(large_items=5_000, customers=20, items_each=20, consumers=2, batch=10))
+    (row,) = verdict.rows
+    assert row["longest wait"] <= row["deliveries"] < 2 * row["share of a customer"]
+    assert all(bound.holds for bound in verdict.bounds[-1:])
 
 
 @pytest.mark.parametrize(

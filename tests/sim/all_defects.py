@@ -11,6 +11,7 @@ from tests.sim import (
     defects,
     depth_defects,
     event_defects,
+    fair_defects,
     gate_defects,
     group_defects,
     key_defects,
@@ -54,8 +55,8 @@ _OF_ONE_HOST = (
     unique_defects,
 )
 _OF_CLUSTERS = (
-    cluster_defects, copy_defects, depth_defects, gate_defects, group_defects, peer_defects, reach_defects,
-    routing_defects, secret_defects, shared_cap_defects, tier_defects,
+    cluster_defects, copy_defects, depth_defects, fair_defects, gate_defects, group_defects, peer_defects,
+    reach_defects, routing_defects, secret_defects, shared_cap_defects, tier_defects,
 )  # fmt: skip
 
 

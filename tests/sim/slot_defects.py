@@ -141,6 +141,6 @@ async def moves_an_evicted_batch_with_ids_to_another_shard(
     for position in evicted:
         del errors[position]
     if evicted:
-        await self._enqueue_anywhere(namespace, items, evicted, result)
+        await self._enqueue_anywhere(namespace, items, evicted, result, ())
     elif failed is not None:
         raise failed

@@ -7,6 +7,7 @@ from collections.abc import Container, Iterator
 from typing import Any
 
 from foqs.host.dispatch.dispatcher import Dispatcher
+from foqs.host.dispatch.levels import level_of
 from foqs.host.dispatch.tenant import ReadyRing, Tenant
 from foqs.host.dispatch.tokens import UNTIL_FED
 from foqs.host.dispatch.topic_queue import DequeueCall, TopicQueue
@@ -102,6 +103,8 @@ def _ring_problems(dispatcher: Dispatcher, untold: Container[str]) -> Iterator[s
         own = (queue.base_queue or queue).keyed_ring
         if own is not None and (queue in own.entries) != queue.in_ring:
             yield f"{name} is {'' if queue.in_ring else 'not '}in the ring of its base, but not so in its entries"
+        if own is not None and own.base is queue:
+            yield from _level_problems(own, untold)
         for ring in queue.tenant.rings_of(queue.base, queue.group) if queue.base_queue is None else ():
             if (queue in ring.entries) != queue.is_offered and not _is_unfilled(queue):
                 yield f"{name} is {'' if queue.is_offered else 'not '}in rings, but not so in that of {ring.prefix!r}"
@@ -145,6 +148,22 @@ def _ring_problems(dispatcher: Dispatcher, untold: Container[str]) -> Iterator[s
     waiting_any_count = sum(tenant.waiting_any_count for tenant in dispatcher.queues.tenants.values())
     if dispatcher.rings.waiting_any_count != waiting_any_count:
         yield f"{dispatcher.rings.waiting_any_count} calls for any topic are counted, there are {waiting_any_count}"
+
+
+def _level_problems(ring: ReadyRing, untold: Container[str]) -> Iterator[str]:
+    """The topics of a ring are those of its levels, and no place is less urgent than its topic."""
+    for levels, found in ((ring.levels, ring.entries), (ring.lacking_levels, ring.lacking)):
+        if levels is None:
+            continue
+        if levels._levels_of.keys() | levels._unplaced.keys() != found.keys():
+            yield f"a ring has {len(found)} topics, and others in its levels"
+        in_rounds = sorted([(level, id(one)) for level, some in levels._rounds.items() for one in some])
+        if in_rounds != sorted([(level, id(one)) for one, some in levels._levels_of.items() for level in some]):
+            yield "the topics in the rounds of a ring are not those with its level"
+        for queue, (level, *_) in levels._levels_of.items():
+            actual = level_of(queue, needs_room=levels is ring.levels)
+            if actual < level and queue.name not in untold:
+                yield f"{queue.name!r} has an item of {actual}, and its place is that of {level}"
 
 
 def problems_of_ended_calls(dispatcher: Dispatcher, queue: TopicQueue) -> Iterator[str]:

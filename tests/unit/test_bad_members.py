@@ -64,6 +64,7 @@ BAD_ITEMS: list[Any] = [
     NewItem("t", b"", trace_context="c" * LARGE),
     NewItem("t", b"", dedup_id="d" * LARGE),
     NewItem("t", b"", ordering_key="k" * LARGE),
+    NewItem("t", b"", fairness_key="k" * LARGE),
     NewItem("\ud800", b""),
     NewItem("t", b"", dedup_id="\ud800"),
     NewItem("t", b"", priority=2**31),
@@ -178,7 +179,11 @@ def test_an_item_that_cannot_be_sent_is_refused_alone_among_the_enqueues_of_othe
             outcomes.append(error)
 
     bad = [item for item in BAD_ITEMS if isinstance(item, NewItem) and item.dedup_id is None]
-    plain = [item for item in bad if item.metadata is item.trace_context is item.ordering_key is item.delay_ms is None]
+    plain = [
+        item
+        for item in bad
+        if item.metadata is item.trace_context is item.ordering_key is item.fairness_key is item.delay_ms is None
+    ]
     plain = [item for item in plain if item.deliver_after_ms is None]
     with ThreadPoolExecutor(16) as threads:
         list(threads.map(enqueue, [one for item in plain for one in (NewItem("t", b"well"), item, NewItem("t", b"w"))]))
@@ -239,7 +244,7 @@ def test_the_size_of_an_item_is_that_of_its_bytes() -> None:
     view = memoryview(array("d", [1.0] * 1_000))
     assert item_bytes(NewItem("t", view)) >= 8_000
     assert item_bytes(NewItem("t", b"", metadata=view)) >= 8_000
-    for name in ("topic", "dedup_id", "ordering_key", "trace_context"):
+    for name in ("topic", "dedup_id", "ordering_key", "fairness_key", "trace_context"):
         item = NewItem("t", b"")
         setattr(item, name, "ü" * 5_000)
         assert item_bytes(item) >= 10_000, name

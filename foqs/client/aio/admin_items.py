@@ -32,17 +32,21 @@ class AsyncItemVerbs(AsyncBaseClient):
         *,
         group: str | None = None,
         ordering_key: str | None = None,
+        fairness_key: str | None = None,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> StoredItemPage:
         """Return one page of a topic's ready and leased items, most urgent first. Nothing is leased.
 
-        Items with an ordering key follow those without one, those of one key after the other.
+        Items with a key follow those without one, those of one key after the other, and fairness keys before ordering
+        keys.
         page_token: `next_page_token` of the previous page.  group: a consumer group of the topic; by default its own.
-        ordering_key: only the items with this key.
+        ordering_key, or fairness_key: only the items with this key.
         """
         terms = self._within(deadline_ms, deadline)
-        return await self._run(admin_verbs.peek_items(terms, namespace, topic, limit, page_token, group, ordering_key))
+        return await self._run(
+            admin_verbs.peek_items(terms, namespace, topic, limit, page_token, group, ordering_key, fairness_key)
+        )
 
     async def get_item(
         self, namespace: str, id: str, *, deadline_ms: int | None = None, deadline: timedelta | None = None
@@ -198,13 +202,14 @@ class AsyncItemVerbs(AsyncBaseClient):
         *,
         group: str | None = None,
         ordering_key: str | None = None,
+        fairness_key: str | None = None,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> StoredItemPage:
         """Return one page of a topic's dead letters, oldest first. The other arguments are as with `peek_items`."""
         terms = self._within(deadline_ms, deadline)
         return await self._run(
-            admin_verbs.list_dead_letters(terms, namespace, topic, limit, page_token, group, ordering_key)
+            admin_verbs.list_dead_letters(terms, namespace, topic, limit, page_token, group, ordering_key, fairness_key)
         )
 
     async def redrive_dead_letters(
@@ -216,6 +221,7 @@ class AsyncItemVerbs(AsyncBaseClient):
         *,
         group: str | None = None,
         ordering_key: str | None = None,
+        fairness_key: str | None = None,
         page_token: str = "",
         return_errors: bool = False,
         deadline_ms: int | None = None,
@@ -223,7 +229,8 @@ class AsyncItemVerbs(AsyncBaseClient):
     ) -> DeadLettersResult:
         """Make dead letters ready again, with no attempts counted: the given ones, or up to `limit` of the oldest.
 
-        group: a consumer group of the topic; by default its own dead letters.  ordering_key: only items with this key.
+        group: a consumer group of the topic; by default its own dead letters.  ordering_key, or
+            fairness_key: only items with this key.
         page_token: `next_page_token` of an earlier result, to continue behind it; as long as it is not empty, more dead
             letters might follow.
         Without ids, items that are delivered at most once are skipped, because they cannot be redriven. Raises
@@ -231,7 +238,17 @@ class AsyncItemVerbs(AsyncBaseClient):
         """
         terms = self._within(deadline_ms, deadline)
         flow = admin_verbs.change_dead_letters(
-            terms, "redriveDeadLetters", namespace, topic, ids, limit, page_token, return_errors, group, ordering_key
+            terms,
+            "redriveDeadLetters",
+            namespace,
+            topic,
+            ids,
+            limit,
+            page_token,
+            return_errors,
+            group,
+            ordering_key,
+            fairness_key,
         )
         return await self._run(flow)
 
@@ -244,6 +261,7 @@ class AsyncItemVerbs(AsyncBaseClient):
         *,
         group: str | None = None,
         ordering_key: str | None = None,
+        fairness_key: str | None = None,
         page_token: str = "",
         return_errors: bool = False,
         deadline_ms: int | None = None,
@@ -251,12 +269,23 @@ class AsyncItemVerbs(AsyncBaseClient):
     ) -> DeadLettersResult:
         """Delete dead letters: the given ones, or up to `limit` of the oldest.
 
-        group: a consumer group of the topic; by default its own dead letters.  ordering_key: only items with this key.
+        group: a consumer group of the topic; by default its own dead letters.  ordering_key, or
+            fairness_key: only items with this key.
         page_token: `next_page_token` of an earlier result, to continue behind it.
         Raises BatchError if some of the given ids are not dead letters of the topic.
         """
         terms = self._within(deadline_ms, deadline)
         flow = admin_verbs.change_dead_letters(
-            terms, "purgeDeadLetters", namespace, topic, ids, limit, page_token, return_errors, group, ordering_key
+            terms,
+            "purgeDeadLetters",
+            namespace,
+            topic,
+            ids,
+            limit,
+            page_token,
+            return_errors,
+            group,
+            ordering_key,
+            fairness_key,
         )
         return await self._run(flow)

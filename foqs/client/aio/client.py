@@ -97,6 +97,7 @@ class AsyncClient(AsyncBaseClient):
         dedup_id: str | None = None,
         dedup_until: DedupUntil | None = None,
         ordering_key: str | None = None,
+        fairness_key: str | None = None,
         trace_context: str | None = None,
         retry_unknown: bool = False,
         job_id: str | None = None,
@@ -109,6 +110,7 @@ class AsyncClient(AsyncBaseClient):
         dedup_id: repeat after an unknown outcome; if an item with this id was stored before, its id is returned.
         dedup_until: DedupUntil.ACKED to take the dedup_id as long as the item lives, see NewItem.
         ordering_key: items of the topic with the same key are delivered one at a time, in order, see NewItem.
+        fairness_key: the keys of the topic take turns, see NewItem.
         retry_unknown: True to repeat after an unknown outcome even without a dedup_id; the item might then exist twice.
         job_id: the job whose record counts the item and whose rate applies, see `AsyncAdminClient.create_job`.
         Raises the item's error: InvalidArgumentError, TooLargeError, RateLimitedError, OutcomeUnknownError, ...;
@@ -132,6 +134,7 @@ class AsyncClient(AsyncBaseClient):
             ttl=ttl,
             lease=lease,
             dedup_until=dedup_until,
+            fairness_key=fairness_key,
         )
         check_new_item(item)
         check_target(namespace, job_id, retry_unknown=retry_unknown)

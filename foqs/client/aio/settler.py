@@ -87,6 +87,7 @@ class AsyncSettler:
                 group=item.group,
                 suspect=item.suspect,
                 ordering_key=item.ordering_key,
+                fairness_key=item.fairness_key,
             )
             for item in items
         ]

@@ -88,6 +88,7 @@ class Settler:
                 group=item.group,
                 suspect=item.suspect,
                 ordering_key=item.ordering_key,
+                fairness_key=item.fairness_key,
             )
             for item in items
         ]

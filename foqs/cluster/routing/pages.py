@@ -52,6 +52,7 @@ def _summed(parts: Sequence[TopicStats]) -> TopicStats:
         any(part.serial for part in parts),
         parts[0].in_flight_max,
         sum([part.ordering_keys or 0 for part in parts]) or None,
+        sum([part.fairness_keys or 0 for part in parts]) or None,
     )
 
 
@@ -83,12 +84,14 @@ def merged_maps(maps: Sequence[ShardMap], owners: Iterable[ShardOwner]) -> Shard
 
 
 def _place_of(item: StoredItem) -> Place:
-    """Return the place of the item; dead letters are ordered by their time of death, and those of keys have no time."""
+    """Return the place of the item; dead letters are ordered by their time of death, and items of ordering keys have no
+    time.
+    """
     shard_id, key, _ = ids.parse(item.id)
-    sequence = sequence_named(item.ordering_key, item.key_bucket)
+    sequence = sequence_named(item.ordering_key, item.key_bucket, item.fairness_key)
     if item.died_at_ms is not None:
         return Place(sequence, order.sort_key(0, item.died_at_ms, key, shard_id))
-    due_at = SERIAL_DUE_AT if sequence else item.deliver_after_ms
+    due_at = SERIAL_DUE_AT if sequence and item.fairness_key is None else item.deliver_after_ms
     return Place(sequence, order.sort_key(item.priority, due_at, key, shard_id))
 
 

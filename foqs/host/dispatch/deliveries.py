@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Protocol
 
+from foqs.host.dispatch.levels import in_turns
 from foqs.host.dispatch.prefetch import Prefetch
 from foqs.host.dispatch.queues import Queues
 from foqs.host.dispatch.rings import Rings
@@ -132,7 +133,7 @@ class Deliveries:
                 break
         self._prefetch.release_for_calls(queue)
         self._prefetch.claim(queue)
-        if queue.in_flight_max:
+        if (queue.base_queue or queue).in_flight_max:
             self._tokens.permits.settle(queue)
         self._rings.settle(queue)
 
@@ -224,7 +225,7 @@ class Deliveries:
         for queue, items in next_items.items():
             given += self._deliver(queue, call, items, clocks)
         if given:
-            self.answer(call, given)
+            self.answer(call, in_turns(given) if call.lacks and call.takes_turns else given)
         return bool(next_items)
 
     def _deliver(

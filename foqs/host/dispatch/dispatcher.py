@@ -118,6 +118,8 @@ class Dispatcher:
             queues.on_changed(base.topic)
             if not queue.in_ring and (queue.buffer.sort_keys or topic.window.head != order.LAST):
                 self.rings.enter(queue)
+            elif base.keyed_ring is not None:
+                self.rings.relevel(queue)
             if base.in_flight_max and base.keyed_ring is not None:
                 self.rings.retry_lacking(base)
             if queue in queues.active:
@@ -312,7 +314,7 @@ class Dispatcher:
             if tenant is None:
                 self.tokens.forget_cap(number, "")
             elif number in paused:
-                for call in self.rings.waiting_calls(tenant):  # The others end with the next ticks.
+                for call in tenant.waiting_calls():  # The others end with the next ticks.
                     call.is_paused = True
                     self.deliveries.answer(call, [])
             else:

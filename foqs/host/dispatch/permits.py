@@ -130,11 +130,14 @@ class Permits:
     # ---- items that wait for permits ----
 
     def settle(self, queue: TopicQueue) -> None:
-        """Hold no more items of a topic with a limit than calls wait for, and ask for the permits that these lack."""
+        """Hold no more items with a limit than calls wait for, and ask for the permits that these lack.
+
+        `queue` is a topic with a limit, or a keyed topic of it.
+        """
         excess = len(queue.buffer) - queue.waiting_count
         if excess > 0:
             self._prefetch.unclaim(queue, queue.buffer.least_urgent(excess))
-        self.check(queue)
+        self.check(queue.base_queue or queue)
 
     def check(self, queue: TopicQueue) -> None:
         """Ask for permits that calls lack, and give those back that others wait for."""
@@ -170,10 +173,10 @@ class Permits:
     def _lacked_count(self, queue: TopicQueue) -> int:
         """Return the permits that calls lack, up to the limit."""
         count = queue.waiting_count - len(queue.buffer) - queue.coming_count
+        if queue.keyed_ring is not None:
+            count += queue.keyed_ring.wanted_count()
         if not is_of_group(queue.name):
             count += queue.tenant.waiting_any_count
-        if (ring := queue.keyed_ring) is not None:
-            count += sum([call.lacks[ring] for call in islice(ring.waiting, ANY_TOPICS_MAX)])
         return min(count, queue.in_flight_max, limits.TRANSACTION_CLAIMS_MAX)
 
     def _found(self, queue: TopicQueue) -> None:

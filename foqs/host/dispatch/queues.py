@@ -11,7 +11,7 @@ from foqs.host.dispatch.topic_queue import DequeueCall, TopicQueue
 from foqs.model import limits
 from foqs.model.stocks import Topic
 from foqs.model.topic import ShardTopic
-from foqs.model.topic_name import base_of
+from foqs.model.topic_name import base_of, is_fair
 
 
 class Queues:
@@ -64,10 +64,12 @@ class Queues:
         if base.keyed_ring is None:
             ring = base.keyed_ring = ReadyRing(base.tenant, "", base.group, base)
             if base.in_ring:
-                ring.entries[base] = 0
+                ring.add(base)
                 ring.is_offered = True
             if base.calls:
                 self.calls_before[base] = deque(base.calls)
+        if is_fair(queue.name):
+            base.keyed_ring.rank()
 
     def drop_ring(self, base: TopicQueue) -> None:
         """Forget the ring of a base that has no keyed topics, and that no call takes items of."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import chain, islice
+from itertools import islice
 from operator import attrgetter
 
+from foqs.host.dispatch.levels import level_of
 from foqs.host.dispatch.prefetch import Prefetch
 from foqs.host.dispatch.queues import Queues
 from foqs.host.dispatch.ring_bounds import check_room_for_ring
@@ -74,6 +75,7 @@ class Rings:
         if queue.keyed_ring is not None:
             self._offer(queue)
         if queue.in_ring:
+            self.relevel(queue)
             return
         self._tokens.refresh(queue)
         if queue.is_held:
@@ -91,14 +93,22 @@ class Rings:
         if queue.tenant.waiting_any_count:
             self.fed[queue.tenant] = None
 
+    def relevel(self, queue: TopicQueue) -> None:
+        """Note that the items of a topic in a ring have changed, perhaps to more urgent ones."""
+        ring = (queue.base_queue or queue).keyed_ring
+        if ring is not None and ring.levels is not None and queue in ring.entries:
+            ring.levels.place(queue, level_of(queue))
+            if ring.waiting:
+                self.fed_keyed[ring] = None
+
     def _wait_for_room(self, queue: TopicQueue) -> None:
         """Note a topic that has ready items and no room, or no permits, for their leases."""
         base = queue.base_queue or queue
         ring = base.keyed_ring
-        if base is queue or ring is None or not any(part.waits_for_base for part in queue.parts.values()):
+        if ring is None or not any(part.waits_for_permit for part in queue.parts.values()):
             self._waiting_for_room[queue] = None
         else:
-            ring.lacking[queue] = None
+            ring.lack(queue)
         if base.in_flight_max:
             self._tokens.permits.check(base)
 
@@ -110,8 +120,8 @@ class Rings:
         free = [max(0, part.permits - part.out_count) for part in base.parts.values() if part.permits is not None]
         count = sum(free) if base.in_flight_max else limits.SWEEP_QUEUES_MAX
         for _ in range(min(count, len(ring.lacking), limits.SWEEP_QUEUES_MAX)):
-            queue, _ = ring.lacking.popitem(last=False)
-            self.enter(queue)
+            if ring.lacking:  # To let the base enter takes some out as well.
+                self.enter(ring.take_lacking())
         if base.in_flight_max:
             self._tokens.permits.check(base)
 
@@ -155,7 +165,7 @@ class Rings:
         queue.tenant.leave(queue)
         self._waiting_for_room.pop(queue, None)
         if queue.base_queue is not None and queue.base_queue.keyed_ring is not None:
-            queue.base_queue.keyed_ring.lacking.pop(queue, None)
+            queue.base_queue.keyed_ring.forget_lacking(queue)
         self._queues.forget_tenant_if_unused(queue.tenant)
 
     def ring(self, namespace: int, prefix: str, group: str = "") -> ReadyRing:
@@ -269,15 +279,9 @@ class Rings:
             self._stop_waiting(ring, call)
         self._busy.pop(call, None)
         self.due.pop(call, None)
-        _refund(call, items)
+        call.refund(items)
         for ring in call.lacks:
             self._queues.forget_tenant_if_unused(ring.tenant)
-
-    def waiting_calls(self, tenant: Tenant) -> list[DequeueCall]:
-        """Return up to limits.DEQUEUES_ENDED_PER_TICK calls for any topic of a namespace."""
-        calls = chain(tenant.ring.waiting, *[ring.waiting for ring in tenant.rings.values()])
-        of_bases = chain.from_iterable(ring.waiting for ring in tenant.keyed_waiting)
-        return list(islice(chain(calls, of_bases), limits.DEQUEUES_ENDED_PER_TICK))
 
     def note_due(self, call: DequeueCall) -> None:
         """Note that a call for any topic can be answered now."""
@@ -335,6 +339,7 @@ class Rings:
     def _fill(self, call: DequeueCall, ring: ReadyRing) -> dict[TopicQueue, None]:
         """Make the call want items of the next topics in turn. Returns these topics."""
         attached: dict[TopicQueue, None] = {}
+        unread: set[TopicQueue] = set()
         now_s, tenant = self._clock(), ring.tenant
         for _ in range(TOPICS_CHECKED_MAX):
             left = call.lacks[ring]
@@ -344,24 +349,34 @@ class Rings:
                 break
             turns = self._turns(ring)
             if not turns:
-                if ring.base is not None:
+                if ring.base is not None and ring.base.is_held:
                     break  # The base is held back, and all its keyed topics with it.
                 continue
             queue = turns[-1][1]
             self._tokens.refresh(queue)
             spare = 0 if queue.is_paused else queue.spare_count(left + 1)
+            if not spare and turns[-1][0].is_unread(queue):
+                if queue in unread:
+                    break  # So are all that are as urgent.
+                unread.add(queue)
+                for of, entry, _ in turns:
+                    of.end_turn(entry, 0)
+                continue
             want = min([spare, left, *[credit for of, _, credit in turns if of.bounds(queue)]])
             is_last = want == spare
             if want and queue.is_throttled:
-                granted = self._take_tokens(queue, want, now_s)
+                granted = self._tokens.take_or_wait(queue, want, now_s)
                 is_last = is_last and granted == want
                 want = granted
                 if not granted and queue.asks_for_tokens():
                     call.passed = queue
             if want:
                 self._attach(call, ring, queue, want)
+                unread.clear()
                 attached[queue] = None
-            if is_last:
+                if queue.shares_permits:
+                    self._prefetch.claim(queue)  # At once, so that the turns share what permits are left.
+            if is_last and not turns[-1][0].is_unread(queue):
                 tenant.leave(queue)  # It has no more items.
                 call.passed = queue
                 if queue.lacks_room():
@@ -374,29 +389,24 @@ class Rings:
     def _turns(self, ring: ReadyRing) -> list[tuple[ReadyRing, TopicQueue, int]]:
         """Return the topic in turn and its credit; for a base also, behind it, the one in turn of its own ring.
 
-        Empty if the base is held back. It leaves the ring then, unless that is its own.
+        Empty if the base is held back, which leaves the ring then, unless that is its own; and if the topic in turn has
+        given its turn to more urgent ones.
         """
-        base = ring.base
-        if base is None:
-            entry, credit = ring.turn()
-            keyed = entry.keyed_ring
-            if keyed is None:
-                return [(ring, entry, credit)]
-            self._tokens.refresh(entry)
-            if entry.is_held:
-                ring.tenant.hold_back(entry)
+        base, turn = ring.base, None
+        if base is not None:
+            self._tokens.refresh(base)
+            if base.is_held:
                 return []
-            return [(ring, entry, credit), (keyed, *keyed.turn())]
-        self._tokens.refresh(base)
-        return [] if base.is_held else [(ring, *ring.turn())]
-
-    def _take_tokens(self, queue: TopicQueue, want: int, now_s: float) -> int:
-        """Take up to `want` tokens for a topic, which is held back if its cap has no more. Returns the number taken."""
-        granted = self._tokens.take_in_turn(queue, want, now_s)
-        base = queue.base_queue or queue
-        if granted < want and base.cap is not None and base.cap.wait_s(now_s) and self._tokens.wait_for_token(base):
-            base.tenant.hold_back(base)  # It has no tokens of its own.
-        return granted
+        if (turn := ring.turn()) is None:
+            return []
+        entry, keyed = turn[0], turn[0].keyed_ring
+        if base is not None or keyed is None:
+            return [(ring, *turn)]
+        self._tokens.refresh(entry)
+        if entry.is_held:
+            ring.tenant.hold_back(entry)
+            return []
+        return [] if (inner := keyed.turn()) is None else [(ring, *turn), (keyed, *inner)]
 
     def _attach(self, call: DequeueCall, ring: ReadyRing, queue: TopicQueue, want: int) -> None:
         """Make the call want `want` items of this topic, too."""
@@ -483,16 +493,3 @@ class Rings:
                     self._wait(ring, call)
                     if ring.entries:
                         self._note_fed(ring)
-
-
-def _refund(call: DequeueCall, items: list[ShardItem]) -> None:
-    """Return its credit to a topic whose turn brought fewer items than wanted, because they came too late."""
-    if len(items) == sum(call.wants.values()):
-        return
-    got: dict[str, int] = {}
-    for item in items:
-        got[item.topic.name] = got.get(item.topic.name, 0) + 1
-    for queue, ring in call.attached.items():
-        missing = call.wants[queue] - got.get(queue.name, 0)
-        if missing > 0 and queue in ring.entries:
-            ring.entries[queue] = min(ring.entries[queue] + missing, max(queue.weight, limits.TOPIC_WEIGHT_MAX))

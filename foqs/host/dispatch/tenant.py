@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
+from foqs.host.dispatch.levels import NOTHING, Levels, level_of
+from foqs.model import limits
 from foqs.model.caps import Cap
 
 if TYPE_CHECKING:
@@ -20,11 +22,13 @@ class ReadyRing:
 
     The topic in turn delivers as many items as it has credit. Its credit grows by its weight with each turn (weighted
     deficit round robin, Shreedhar and Varghese 1996). A topic without items, or one that is held back, is in no ring.
+
+    In the ring of a base with fairness keys, the topics with the most urgent items alone take turns, of one item each.
     """
 
     __slots__ = (
-        "base", "callers_count", "current", "entries", "group", "is_offered", "lacking", "prefix", "tenant", "unfilled",
-        "used_s", "waiting",
+        "base", "callers_count", "current", "entries", "group", "is_offered", "lacking", "lacking_levels", "levels",
+        "prefix", "tenant", "unfilled", "used_s", "waiting",
     )  # fmt: skip
 
     def __init__(self, tenant: Tenant, prefix: str, group: str = "", base: TopicQueue | None = None) -> None:
@@ -43,6 +47,9 @@ class ReadyRing:
         """Calls that take items of any of these topics, and are not over."""
         self.lacking: OrderedDict[TopicQueue, None] = OrderedDict()
         """Keyed topics that are in no ring while their base has no permit for their items."""
+        self.levels: Levels | None = None
+        self.lacking_levels: Levels | None = None
+        """The same topics as `entries`, and as `lacking`, by the priority of their items; None without such keys."""
         self.waiting: dict[DequeueCall, None] = {}
         """Calls that want items of any of these topics, the oldest first."""
         self.unfilled: list[list[TopicQueue]] = []
@@ -50,9 +57,37 @@ class ReadyRing:
         self.used_s = 0.0
         """The time of the last call that named the prefix."""
 
-    def turn(self) -> tuple[TopicQueue, int]:
-        """Return the topic in turn and its credit; begin its turn if it has not begun."""
-        queue = next(iter(self.entries))
+    def rank(self) -> None:
+        """Order the topics by priority from now on."""
+        if self.levels is None:
+            self.levels, self.lacking_levels = Levels(self.entries), Levels(self.lacking)
+
+    def add(self, queue: TopicQueue) -> None:
+        self.entries.setdefault(queue, 0)
+        if self.levels is not None:
+            self.levels.place(queue, level_of(queue))
+
+    def is_unread(self, queue: TopicQueue) -> bool:
+        """True if items of a topic without known ones are as urgent as those of other keys, which wait for it then."""
+        return self.levels is not None and not queue.is_paused and level_of(queue) != NOTHING
+
+    def wanted_count(self) -> int:
+        """Return the number of items that its first calls want of any of its topics."""
+        return sum([call.lacks[self] for call in islice(self.waiting, limits.DEQUEUES_ENDED_PER_TICK)])
+
+    def first(self) -> TopicQueue:
+        """Return the topic in turn, or a topic that was as urgent before."""
+        return next(iter(self.entries)) if self.levels is None else self.levels.first()
+
+    def turn(self) -> tuple[TopicQueue, int] | None:
+        """Return the topic in turn and its credit; begin its turn if it has not begun.
+
+        Returns None if the topic in turn was less urgent than others: it has another place now.
+        """
+        queue = self.first()
+        if self.levels is not None:
+            is_moved = self.levels.place(queue, level_of(queue))
+            return None if is_moved and self.levels.first() is not queue else (queue, 1)
         if self.current is not queue:
             self.current = queue
             self.entries[queue] += queue.weight
@@ -65,13 +100,45 @@ class ReadyRing:
         """
         return len(self.entries) > 1 and not (queue.is_serial and self.base is not None)
 
+    def lack(self, queue: TopicQueue) -> None:
+        """Note a topic that lacks a permit."""
+        self.lacking[queue] = None
+        if self.lacking_levels is not None:
+            self.lacking_levels.place(queue, level_of(queue, needs_room=False))
+
+    def take_lacking(self) -> TopicQueue:
+        """Take out the next topic that lacked a permit."""
+        levels = self.lacking_levels
+        queue = next(iter(self.lacking)) if levels is None else levels.first(needs_room=False)
+        self.forget_lacking(queue)
+        return queue
+
+    def forget_lacking(self, queue: TopicQueue) -> None:
+        self.lacking.pop(queue, None)
+        if self.lacking_levels is not None:
+            self.lacking_levels.remove(queue)
+
+    def refund(self, queue: TopicQueue, count: int) -> None:
+        """Return credit to a topic whose turn brought `count` items fewer than wanted, because they came too late."""
+        if queue not in self.entries:
+            return
+        if self.levels is not None:
+            self.levels.restore_turn(queue)
+        else:
+            self.entries[queue] = min(self.entries[queue] + count, max(queue.weight, limits.TOPIC_WEIGHT_MAX))
+
     def remove(self, queue: TopicQueue) -> None:
         self.entries.pop(queue, None)
+        if self.levels is not None:
+            self.levels.remove(queue)
         if self.current is queue:
             self.current = None
 
     def end_turn(self, queue: TopicQueue, credit: int) -> None:
         """Set the credit that a topic has left. Without credit its turn ends, and the next topic has the turn."""
+        if self.levels is not None:
+            self.levels.end_turn(queue, level_of(queue))
+            return
         self.entries[queue] = credit
         if credit <= 0:
             self.current = None
@@ -125,6 +192,11 @@ class Tenant:
         keys = {(group, name[:length]) for length in self.prefix_lengths}
         return own + [self.rings[key] for key in keys if key in self.rings]
 
+    def waiting_calls(self) -> list[DequeueCall]:
+        """Return up to limits.DEQUEUES_ENDED_PER_TICK of its calls for any topic."""
+        of_rings = [ring.waiting for ring in chain((self.ring,), self.rings.values(), self.keyed_waiting)]
+        return list(islice(chain(*of_rings), limits.DEQUEUES_ENDED_PER_TICK))
+
     def has_entries(self) -> bool:
         return any(ring.entries for ring in chain((self.ring,), self.rings.values(), self.keyed_waiting))
 
@@ -135,7 +207,7 @@ class Tenant:
         if base.keyed_ring is None:
             self._enter_rings(queue)
         else:
-            base.keyed_ring.entries.setdefault(queue, 0)
+            base.keyed_ring.add(queue)
             self.offer(base)
 
     def leave(self, queue: TopicQueue) -> None:

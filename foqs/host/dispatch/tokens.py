@@ -262,6 +262,14 @@ class Tokens:
         tenant.turn_count = max(0, tenant.turn_count - granted)
         return granted
 
+    def take_or_wait(self, queue: TopicQueue, count: int, now_s: float) -> int:
+        """Take up to `count` tokens in turn, and return their number. A topic whose cap has no more is held back."""
+        granted = self.take_in_turn(queue, count, now_s)
+        base = queue.base_queue or queue
+        if granted < count and base.cap is not None and base.cap.wait_s(now_s) and self.wait_for_token(base):
+            base.tenant.hold_back(base)  # It has no tokens of its own.
+        return granted
+
     def spend(self, queue: TopicQueue, count: int) -> None:
         """Note the delivery of `count` items of a topic."""
         count, now_s = min(count, queue.allowed_count), self._clock()

@@ -100,6 +100,23 @@ class DequeueCall:
             return True  # Earlier calls want all its known items, and can leave some.
         return any(queue.can_bring() for queue in self.wants)
 
+    def refund(self, items: list[ShardItem]) -> None:
+        """Return their credit to topics found in rings that brought fewer items than wanted."""
+        if len(items) == sum(self.wants.values()):
+            return
+        got: dict[str, int] = {}
+        for item in items:
+            got[item.topic.name] = got.get(item.topic.name, 0) + 1
+        for queue, ring in self.attached.items():
+            missing = self.wants[queue] - got.get(queue.name, 0)
+            if missing > 0:
+                ring.refund(queue, missing)
+
+    @property
+    def takes_turns(self) -> bool:
+        """True if it takes items of a topic with fairness keys."""
+        return any(ring.levels is not None for ring in self.lacks)
+
     def wants_paused_only(self) -> bool:
         """True if all topics that the call names are paused."""
         return all(ring.base is not None and ring.base.is_paused for ring in self.lacks) and all(
@@ -244,6 +261,12 @@ class TopicQueue:
         return self.is_paused or bool(self.token_wait_slot)
 
     @property
+    def shares_permits(self) -> bool:
+        """True if its items in flight have a limit together with those of other keys."""
+        base = self.base_queue or self
+        return base.keyed_ring is not None and bool(base.in_flight_max)
+
+    @property
     def is_offered(self) -> bool:
         """True if it is in the rings of its namespace, for itself and its keyed topics."""
         return self.in_ring if self.keyed_ring is None else self.keyed_ring.is_offered
@@ -298,7 +321,7 @@ class TopicQueue:
                 return 0
             allowed = self.allowed_count + (self.expired_claims_in_row if self.calls else 0)
             return min(self.waiting_count, limits.TRANSACTION_CLAIMS_MAX, allowed)
-        if self.in_flight_max:
+        if (self.base_queue or self).in_flight_max:
             return min(self.waiting_count, limits.TRANSACTION_CLAIMS_MAX)
         at_rate = int(self._rate * PREFETCH_HORIZON_MS / 1000)
         begun = min(self._served_count, PREFETCH_BEGIN_ITEMS_MAX)

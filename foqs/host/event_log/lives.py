@@ -112,6 +112,8 @@ class Lives:
             names += f',"group":{json.dumps(group)}'
         if topic.ordering_key is not None:
             names += f',"ordering_key":{json.dumps(topic.ordering_key)}'
+        if topic.fairness_key is not None:
+            names += f',"fairness_key":{json.dumps(topic.fairness_key)}'
         values = ",".join([f'"{name}":{text}' for name, text in zip(LIFE_COLUMNS, _texts(columns), strict=True)])
         line = f'{self._head}{topic.shard_id},{names},"outcome":"{OUTCOMES[outcome]}","count":{count},{values}}}\n'
         self._lines.append(Line(line.encode(), count, count))

@@ -226,6 +226,7 @@ class Dequeues:
                     *content.fields(),
                     group=group,
                     ordering_key=topic.ordering_key,
+                    fairness_key=topic.fairness_key,
                 )
             )
         return deliveries

@@ -17,11 +17,11 @@ from foqs.host.admission.quotas import Quotas
 from foqs.host.registry.namespaces import Namespaces
 from foqs.host.shards.shards import NO_SHARD_RETRY_MS
 from foqs.host.shards.waiting import Answer, Waiting
-from foqs.host.verbs.distant_holders import DistantHolders, HeldElsewhere
+from foqs.host.verbs.distant_holders import DistantHolders
 from foqs.host.verbs.item_maker import Costs, ItemMaker, Made, costs_of
-from foqs.host.verbs.keyed_items import with_keyed_topics
-from foqs.host.verbs.serial_part import NO_NAMES, SerialPart, digests_for, of_slot, serial_names
-from foqs.model import ids
+from foqs.host.verbs.keyed_items import NO_KEYS, KeyedNames, with_keyed_topics
+from foqs.host.verbs.once_part import OncePart
+from foqs.host.verbs.serial_part import SerialPart, digests_for, serial_names
 from foqs.model.calls import CallContext, DedupUntil, EnqueueResult, PositionErrors
 from foqs.model.errors import (
     FoqsError,
@@ -30,74 +30,16 @@ from foqs.model.errors import (
     RateLimitedError,
     UnavailableError,
 )
-from foqs.model.held import Holder
 from foqs.model.item import ItemEvent
 from foqs.model.namespace import DedupScope, Namespace
+from foqs.model.topic_name import without_fairness_key
 from foqs.shard.state.engine import ShardState
-from foqs.shard.state.events import OnceOutcome
 from foqs.shard.writer.shard_writer import ShardWriter
 
 _size_bytes = attrgetter("size_bytes")
 _dedup_id = attrgetter("dedup_id")
 _ordering_key = attrgetter("ordering_key")
-
-
-class _OncePart:
-    """The items with dedup ids of one call that one shard received."""
-
-    __slots__ = ("_made", "_shard_id", "outcome", "writer")
-
-    def __init__(
-        self, writer: ShardWriter, shard_id: int, made: Made, holding: Collection[int], refusal: FoqsError | None
-    ) -> None:
-        """`made` are the items of the call, and `holding` the keys of those that hold their ids until they end.
-
-        `refusal` is the error of items that are no repeats.
-        """
-        self.writer = writer
-        self._shard_id = shard_id
-        self._made = made
-        self.outcome = OnceOutcome(refusal, made.copies, made.room, holding)
-
-    def made_count(self) -> int:
-        """Return the number of items that were made, copies included."""
-        made, copies = self.outcome.made, self.outcome.copies
-        return len(made) + (sum([len(copies.get(key, ())) for key in made]) if copies else 0)
-
-    def held_elsewhere(self) -> list[HeldElsewhere]:
-        """Return the repeats whose first item held their id on another shard, and might have ended since."""
-        outcome, found = self.outcome, self.outcome.elsewhere
-        return [
-            HeldElsewhere(position, found[item.key], Holder(*outcome.firsts[item.key]))
-            for position, item in (self._made.items.items() if found else ())
-            if item.key in found
-        ]
-
-    def enter_outcomes(self, result: EnqueueResult, refused: PositionErrors, unknown: FoqsError | None) -> None:
-        """Enter the outcome of each item; `unknown` is the error of an item whose outcome is not known."""
-        shard_id, outcome, items = self._shard_id, self.outcome, self._made.items
-        firsts, errors = outcome.firsts, outcome.errors
-        if len(outcome.made) == len(items):
-            self._made.enter_ids(shard_id, result.ids)
-            return
-        made = set(outcome.made)
-        shared: dict[FoqsError, FoqsError] = {}
-        for position, item in items.items():
-            key = item.key
-            if key in made:
-                result.ids[position] = self._made.id_of(shard_id, item)
-            elif key in firsts:
-                # The first one had as many copies as this one would have, unless groups have changed since.
-                copies_count = len(self._made.copies.get(key, ()))
-                first_id = ids.item_id(*firsts[key])
-                result.ids[position] = ids.with_copies(first_id, copies_count) if copies_count else first_id
-                result.duplicates.append(position)
-            else:
-                error = errors.get(key, unknown)
-                assert error is not None, "it has ended"
-                # A full topic is no reason to refuse the whole call.
-                errors_of = result.errors if isinstance(error, PausedError) else refused
-                errors_of[position] = shared.get(error) or shared.setdefault(error, of_slot(error))
+_fairness_key = attrgetter("fairness_key")
 
 
 def _by_id(namespace: Namespace, new_items: Sequence[NewItem], positions: Sequence[int]) -> list[list[int]]:
@@ -106,7 +48,9 @@ def _by_id(namespace: Namespace, new_items: Sequence[NewItem], positions: Sequen
     groups: dict[tuple[str, str], list[int]] = {}
     for position in sorted(positions):
         new = new_items[position]
-        groups.setdefault((new.topic or "" if is_by_topic else "", new.dedup_id or ""), []).append(position)
+        groups.setdefault(
+            (without_fairness_key(new.topic or "") if is_by_topic else "", new.dedup_id or ""), []
+        ).append(position)
     return list(groups.values())
 
 
@@ -147,12 +91,12 @@ class Enqueues:
             self._namespaces.serving(namespace_name)
             return EnqueueResult([])
         result = EnqueueResult([""] * len(items))
-        keyed = NO_NAMES
-        if any(map(_ordering_key, items)):
+        keyed = NO_KEYS
+        if any(map(_ordering_key, items)) or any(map(_fairness_key, items)):
             items, keyed = with_keyed_topics(items, self._namespaces, namespace_name)
         has_ids = any(map(_dedup_id, items))
         try:
-            namespace, charge, costs = await self._admit(namespace_name, items, is_bound=has_ids or bool(keyed))
+            namespace, charge, costs = await self._admit(namespace_name, items, is_bound=has_ids or bool(keyed.ordered))
         except RateLimitedError as error:
             namespace = self._namespaces.serving(namespace_name)
             if has_ids and self._placement.knows_slots and self._look_ups.admit(namespace, len(items)):
@@ -160,12 +104,12 @@ class Enqueues:
                 return result
             self._count_event(namespace.number, ItemEvent.RATE_LIMITED, len(items))
             raise
-        serial = serial_names(self._namespaces.settings, namespace.number, items, keyed)
+        serial = serial_names(self._namespaces.settings, namespace.number, items, keyed.ordered)
         if has_ids or serial:
             await self._enqueue_once(namespace, items, serial, result, charge, costs, context.away, keyed)
             return result
         try:
-            await self._enqueue_anywhere(namespace, items, range(len(items)), result)
+            await self._enqueue_anywhere(namespace, items, range(len(items)), result, keyed.fair)
         except FoqsError as error:
             charge.refund(costs.all if error.nothing_done else costs.of(result.errors))
             raise
@@ -178,9 +122,10 @@ class Enqueues:
         items: Sequence[NewItem],
         positions: Sequence[int],
         result: EnqueueResult,
+        fair: Collection[str],
     ) -> None:
         """Write items without dedup ids, which any shard can take. Raises FoqsError when none was written."""
-        writer, shard, made = self._place(namespace, items, positions, result.errors)
+        writer, shard, made = self._place(namespace, items, positions, result.errors, fair)
         avoided: set[int] = set()
         while made.items:
             answer, new_items = Answer(self._waiting), made.all()
@@ -201,7 +146,7 @@ class Enqueues:
                 avoided.add(shard.shard_id)
                 # The namespace was possibly closed meanwhile, and counted as empty there.
                 self._namespaces.check_open(namespace.number)
-                writer, shard, made = self._place(namespace, items, list(made.items), result.errors, avoided)
+                writer, shard, made = self._place(namespace, items, list(made.items), result.errors, fair, avoided)
         made.enter_ids(shard.shard_id, result.ids)
         self._count_event(namespace.number, ItemEvent.ENQUEUED, made.count())
 
@@ -214,24 +159,26 @@ class Enqueues:
         charge: Charge,
         costs: Costs,
         away: Collection[int] = (),
-        keyed: frozenset[str] = NO_NAMES,
+        keyed: KeyedNames = NO_KEYS,
     ) -> None:
-        """Write the items of a call with dedup ids, or with `serial` topics, of which `keyed` are those of keys.
+        """Write the items of a call with dedup ids, or with `serial` topics; `keyed` are the topics of keys.
 
         Raises FoqsError when all items failed for one reason.
         """
         refused: PositionErrors = {}
         if not self._placement.knows_slots:
             await self._ask_for_slots(namespace, costs.all, charge)
-            serial = serial_names(self._namespaces.settings, namespace.number, items, keyed)
+            serial = serial_names(self._namespaces.settings, namespace.number, items, keyed.ordered)
         plain = [at for at, new in enumerate(items) if new.dedup_id is None and new.topic not in serial]
         answer = Answer(self._waiting)
         bound = [at for at, new in enumerate(items) if new.dedup_id is not None or new.topic in serial]
         placed, anywhere = self._place_by_slots(namespace, items, bound, serial, refused, away)
-        parts, serial_parts = self._start_once(namespace, items, serial, placed, answer, result.errors, refused)
+        parts, serial_parts = self._start_once(
+            namespace, items, serial, keyed.fair, placed, answer, result.errors, refused
+        )
         if plain or anywhere:
-            await self._enqueue_without_ids(namespace, items, plain, anywhere, result, refused)
-        parts = await self._end_once(namespace, items, serial, parts, answer, result, refused)
+            await self._enqueue_without_ids(namespace, items, plain, anywhere, result, refused, keyed.fair)
+        parts = await self._end_once(namespace, items, serial, keyed.fair, parts, answer, result, refused)
         made_counts = [await one.enter_outcomes(result, refused) for one in serial_parts]
         made_count = sum([part.made_count() for part in parts]) + sum(made_counts)
         result.duplicates.sort()
@@ -246,7 +193,7 @@ class Enqueues:
         self,
         namespace: Namespace,
         items: Sequence[NewItem],
-        keyed: frozenset[str],
+        keyed: KeyedNames,
         result: EnqueueResult,
         refusal: RateLimitedError,
         away: Collection[int],
@@ -258,12 +205,14 @@ class Enqueues:
         plain = [position for position, new in enumerate(items) if new.dedup_id is None]
         refused: PositionErrors = {}
         answer = Answer(self._waiting)
-        serial = serial_names(self._namespaces.settings, namespace.number, items, keyed)
+        serial = serial_names(self._namespaces.settings, namespace.number, items, keyed.ordered)
         with_ids = [position for position, new in enumerate(items) if new.dedup_id is not None]
         placed, anywhere = self._place_by_slots(namespace, items, with_ids, serial, refused, away)
         refused.update(dict.fromkeys([*plain, *anywhere], refusal))
-        parts, _ = self._start_once(namespace, items, serial, placed, answer, result.errors, refused, refusal)
-        await self._end_once(namespace, items, serial, parts, answer, result, refused, refusal)
+        parts, _ = self._start_once(
+            namespace, items, serial, keyed.fair, placed, answer, result.errors, refused, refusal
+        )
+        await self._end_once(namespace, items, serial, keyed.fair, parts, answer, result, refused, refusal)
         result.duplicates.sort()
         result.errors.update(refused)
         limited_count = sum([error is refusal for error in refused.values()])
@@ -279,6 +228,7 @@ class Enqueues:
         anywhere: Sequence[int],
         result: EnqueueResult,
         refused: PositionErrors,
+        fair: Collection[str],
     ) -> None:
         """Write the items of a call that any shard can take; add the errors of items that no shard takes to `refused`.
 
@@ -288,7 +238,7 @@ class Enqueues:
         some = sorted([*plain, *[group[0] for group in groups]])
         while some:
             try:
-                await self._enqueue_anywhere(namespace, items, some, result)
+                await self._enqueue_anywhere(namespace, items, some, result, fair)
             except FoqsError as error:
                 lost = {at for at in itertools.chain(some, *groups) if at not in result.errors}
                 refused.update(dict.fromkeys(lost, error.with_traceback(None)))
@@ -347,18 +297,19 @@ class Enqueues:
         namespace: Namespace,
         items: Sequence[NewItem],
         serial: frozenset[str],
+        fair: frozenset[str],
         placed: Mapping[ShardWriter, Sequence[int]],
         answer: Answer,
         errors: PositionErrors,
         refused: PositionErrors,
         refusal: FoqsError | None = None,
-    ) -> tuple[list[_OncePart], list[SerialPart]]:
+    ) -> tuple[list[OncePart], list[SerialPart]]:
         """Pass items with dedup ids, or with `serial` topics, to their shards.
 
         Invalid items are added to `errors`, items that no shard takes to `refused`. If `refusal` is given, no item is
         written, and it is the error of items that are no repeats.
         """
-        parts: list[_OncePart] = []
+        parts: list[OncePart] = []
         serial_parts: list[SerialPart] = []
         answer.open_count += 1  # A shard can refuse items at once, before the next shard gets its own.
         for writer, some in placed.items():
@@ -367,7 +318,7 @@ class Enqueues:
             try:
                 draft_topic = partial(shard.index.draft_topic, namespace.number)
                 made = self._maker.make_items(
-                    writer, shard, namespace, items, some, draft_topic, errors, serial, takes_room=False
+                    writer, shard, namespace, items, some, draft_topic, errors, serial, fair=fair, takes_room=False
                 )
                 without_ids = [at for at in made.items if items[at].dedup_id is None] if serial else []
                 if without_ids:
@@ -377,7 +328,7 @@ class Enqueues:
                     made = made.without(without_ids)
                 if made.items:
                     holding = [item.key for at, item in made.items.items() if items[at].dedup_until == DedupUntil.ACKED]
-                    part = _OncePart(writer, shard.shard_id, made, frozenset(holding), refusal)
+                    part = OncePart(writer, shard.shard_id, made, frozenset(holding), refusal)
                     if made.room is not None:
                         made.room.hold_until(answer)
                     digests = digests_for(namespace, items, list(made.items), serial)
@@ -397,18 +348,19 @@ class Enqueues:
         namespace: Namespace,
         items: Sequence[NewItem],
         serial: frozenset[str],
-        parts: list[_OncePart],
+        fair: frozenset[str],
+        parts: list[OncePart],
         answer: Answer,
         result: EnqueueResult,
         refused: PositionErrors,
         refusal: FoqsError | None = None,
-    ) -> list[_OncePart]:
+    ) -> list[OncePart]:
         """Wait for parts, and enter their outcomes. Returns all parts.
 
         A repeat of an item on another shard that has ended since is enqueued again. Each round removes a holder of its
         id, and a new one is on the same shard as the id.
         """
-        done: list[_OncePart] = []
+        done: list[OncePart] = []
         while parts:
             unknown: FoqsError | None = None
             try:
@@ -425,7 +377,7 @@ class Enqueues:
                 break
             answer = Answer(self._waiting)
             placed = self._place_again(namespace, items, again, serial, refused)
-            parts, _ = self._start_once(namespace, items, serial, placed, answer, result.errors, refused, refusal)
+            parts, _ = self._start_once(namespace, items, serial, fair, placed, answer, result.errors, refused, refusal)
         return done
 
     def _place_again(
@@ -490,10 +442,11 @@ class Enqueues:
         new_items: Sequence[NewItem],
         positions: Sequence[int],
         errors: PositionErrors,
+        fair: Collection[str],
         avoided: Collection[int] = (),
     ) -> tuple[ShardWriter, ShardState, Made]:
         """Choose a shard and make the items at `positions` for it. Returns its writer, its state, and the items."""
         writer = self._placement.place(namespace, len(positions), avoided)
         shard = writer.shard
         assert shard is not None, "it has just been chosen"
-        return writer, shard, self._maker.make(writer, shard, namespace, new_items, positions, errors)
+        return writer, shard, self._maker.make(writer, shard, namespace, new_items, positions, errors, fair)

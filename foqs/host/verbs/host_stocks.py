@@ -165,9 +165,11 @@ def _stock_of_ring(base: TopicQueue, ring: ReadyRing, *, is_short: bool) -> Stoc
     if not ring.entries:
         lacks = base.in_flight_max and not is_short and any(part.lacks_permits for part in base.parts.values())
         return Stock(1) if lacks else NO_STOCK
-    first = next(iter(ring.entries))
+    first = ring.first()
     sort_key = min(first.first_unclaimed(), first.buffer.first)
     keyed_count = len(ring.entries) - (base in ring.entries)
+    if ring.levels is not None:  # Its keyed topics can have many items each.
+        keyed_count = sum([part.keyed.ready for part in base.parts.values() if part.keyed is not None])
     ready_count = keyed_count + max(0, sum([part.ready for part in base.parts.values()]) - base.waiting_count)
     if not order.FIRST < sort_key < order.LAST:
         return Stock(max(1, ready_count))

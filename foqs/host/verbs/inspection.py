@@ -26,7 +26,7 @@ from foqs.model.item import Outcome
 from foqs.model.namespace import Namespace
 from foqs.model.serial import slot_of_serial
 from foqs.model.topic import ShardTopic
-from foqs.model.topic_name import base_of, described, ordered, sequence_of
+from foqs.model.topic_name import base_of, described, in_sequence, sequence_of
 from foqs.shard.port import ItemRow
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Completion, Events, LookUp
@@ -110,7 +110,9 @@ class Inspection:
     ) -> str:
         """Return the hidden name of the topic, or of that of the key, which a request is about, after a check."""
         policy = self._namespaces.settings.policy(namespace.number, request.topic or "")
-        return arguments.check_topic_of(request.topic, request.group, request.ordering_key, policy.key_buckets)
+        return arguments.check_topic_of(
+            request.topic, request.group, request.ordering_key, policy.key_buckets, request.fairness_key
+        )
 
     def _parts(
         self, namespace: Namespace, topic_name: str, wanted: Collection[int] | None
@@ -225,6 +227,7 @@ class Inspection:
             request.limit,
             group=request.group,
             ordering_key=request.ordering_key,
+            fairness_key=request.fairness_key,
         )
         found, next_token = await choose(
             lambda token: self._page(None, of.changed(asked, page_token=token), dead=True),
@@ -422,4 +425,4 @@ def _named_once(places: list[tuple[int, int, int]], errors: PositionErrors) -> l
 
 
 def _name_at(topic_name: str, place: Place) -> str:
-    return ordered(base_of(topic_name), place.sequence) if place.sequence else topic_name
+    return in_sequence(base_of(topic_name), place.sequence) if place.sequence else topic_name

@@ -126,18 +126,25 @@ class ItemMaker:
         new_items: Sequence[NewItem],
         positions: Sequence[int],
         errors: PositionErrors,
+        fair: Collection[str],
     ) -> Made:
-        """Make items for a shard, and its missing topics. Raises FoqsError when the shard takes no items."""
-        index, number, topics = shard.index, namespace.number, list[ShardTopic]()
+        """Make items for a shard, and its missing topics; `fair` are those of fairness keys.
+
+        Raises FoqsError when the shard takes no items.
+        """
+        index, number, topics = shard.index, namespace.number, dict[str, ShardTopic]()
 
         def new_topic(name: str) -> ShardTopic:
-            topic = index.new_topic(number, name, len(topics))
-            topics.append(topic)
-            return topic
+            base = base_of(name)
+            if base != name and base not in topics and (number, base) not in index.topics:
+                topics[base] = index.new_topic(number, base, len(topics))
+            if name not in topics:  # Else it is the base of a key that came before it.
+                topics[name] = index.new_topic(number, name, len(topics))
+            return topics[name]
 
-        made = self.make_items(writer, shard, namespace, new_items, positions, new_topic, errors)
+        made = self.make_items(writer, shard, namespace, new_items, positions, new_topic, errors, fair=fair)
         if made.items:
-            for topic in topics:
+            for topic in topics.values():
                 index.add_topic(topic)
         return made
 
@@ -152,19 +159,22 @@ class ItemMaker:
         errors: PositionErrors,
         serial: Collection[str] = (),
         *,
+        fair: Collection[str] = (),
         takes_room: bool = True,
     ) -> Made:
         """Return the items by position, and add invalid ones to `errors`; `new_topic` makes missing topics.
 
-        The shard is that of the slots of the `serial` topics; items of other serial topics are not made. Items of full
+        The shard is that of the slots of the `serial` topics; items of other serial topics are not made. Hidden names
+        must be among these, or among the `fair` topics, which are those of fairness keys. Items of full
         topics are made only without `takes_room`; then the caller takes the room. The caller closes the room of the
         items, or holds it until they are stored. Raises FoqsError when the shard takes no items.
         """
         result = Made()
         try:
             self._fill(
-                result, writer, shard, namespace, new_items, positions, new_topic, errors, serial, takes_room=takes_room
-            )
+                result, writer, shard, namespace, new_items, positions, new_topic, errors, serial, fair,
+                takes_room=takes_room,
+            )  # fmt: skip
         except FoqsError:
             if result.room is not None:
                 result.room.close()
@@ -184,6 +194,7 @@ class ItemMaker:
         new_topic: NewTopic,
         errors: PositionErrors,
         serial: Collection[str],
+        fair: Collection[str],
         *,
         takes_room: bool,
     ) -> None:
@@ -205,7 +216,7 @@ class ItemMaker:
             name = new.topic or ""
             topic = found.get(name)
             if topic is None:
-                fault = self._fault_of(number, name, serial)
+                fault = self._fault_of(number, name, serial, fair)
                 topic = fault or topics.get((number, name)) or (None if is_keyed(name) else arguments.topic_fault(name))
                 if topic is not None:
                     found[name] = topic
@@ -246,12 +257,12 @@ class ItemMaker:
         if made and index.namespace_names.get(number) != namespace.name:
             index.name_namespace(namespace)
 
-    def _fault_of(self, number: int, name: str, serial: Collection[str]) -> FoqsError | None:
+    def _fault_of(self, number: int, name: str, serial: Collection[str], fair: Collection[str]) -> FoqsError | None:
         """Return the error of all items of a topic that takes none now."""
         if not name.isprintable() and is_hidden(name):  # The first test is quick, and hardly any name fails it.
-            if name not in serial:
+            if name not in serial and name not in fair:
                 return arguments.topic_fault(name)
-            if (fault := bucket_fault(self._settings.policy(number, name), name)) is not None:
+            if name not in fair and (fault := bucket_fault(self._settings.policy(number, name), name)) is not None:
                 return fault
         pauses, serials = self._settings.enqueue_pauses(number), self._settings.serials(number)
         if pauses is not None and (policy := pauses.of(name)).enqueue_paused:

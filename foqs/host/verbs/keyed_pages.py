@@ -11,7 +11,7 @@ from typing import NamedTuple
 from foqs.model import order
 from foqs.model.errors import InvalidArgumentError, UnavailableError, shown
 from foqs.model.topic import ShardTopic
-from foqs.model.topic_name import ordered, sequence_of
+from foqs.model.topic_name import in_sequence, sequence_of
 
 LANES_PER_PAGE_MAX = 200
 """Keys whose items one page of a shard has. Each is a read of its own."""
@@ -58,7 +58,7 @@ async def lanes(topic: ShardTopic, place: Place, *, dead: bool) -> AsyncIterator
     before = place.sequence
     if not before or topic.base is not None:
         yield topic, place.sort_key
-    name, is_first = ordered(topic.name, before), True
+    name, is_first = in_sequence(topic.name, before), True
     while topic.keyed is not None:
         if topic.of_namespace is not None and not topic.of_namespace.is_counted():
             raise UnavailableError("the items of this host are still being counted: try again", nothing_done=True)

@@ -22,7 +22,7 @@ from foqs.model.calls import DeliveryPolicy, ItemState, StoredItem
 from foqs.model.clock import Now
 from foqs.model.errors import OverloadedError, UnavailableError
 from foqs.model.serial import shown_due_at
-from foqs.model.topic_name import bucket_of, ordering_key_of, parts
+from foqs.model.topic_name import bucket_of, fairness_key_of, ordering_key_of, parts
 from foqs.shard import mysql_server
 from foqs.shard.port import ItemRow
 from foqs.shard.state.engine import ShardState
@@ -214,4 +214,5 @@ def stored_item(shard: ShardState, row: ItemRow, topic_name: str, now: Now) -> S
         group=group or None,
         ordering_key=ordering_key_of(topic_name),
         key_bucket=bucket_of(topic_name),
+        fairness_key=fairness_key_of(topic_name),
     )

@@ -17,6 +17,7 @@ from foqs.model.namespace import DedupScope, Namespace, SettingsTable
 from foqs.model.seen import digests_of
 from foqs.model.serial import serial_slot
 from foqs.model.slots import slot_of
+from foqs.model.topic_name import without_fairness_key
 from foqs.shard.state.engine import ShardState
 
 NO_NAMES: frozenset[str] = frozenset()
@@ -50,8 +51,8 @@ def digests_for(
     name, number, key_spread = namespace.name, namespace.number, namespace.settings.key_spread
     is_by_topic = namespace.settings.dedup_scope is DedupScope.TOPIC
     ids = [items[at].dedup_id or "" for at in positions]
-    # The topic of the call counts, and not the one of the first copy.
-    topics = [items[at].topic or "" for at in positions] if is_by_topic or serial else []
+    # The topic of the call counts, and not the one of the first copy, nor the turns that the item takes.
+    topics = [without_fairness_key(items[at].topic or "") for at in positions] if is_by_topic or serial else []
     if not serial:
         slots = [slot_of(name, "", 1)] if key_spread == 1 else [slot_of(name, text, key_spread) for text in ids]
         return digests_of(number, [topic.encode() for topic in topics] or [b""], slots, ids)

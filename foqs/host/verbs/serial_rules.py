@@ -9,7 +9,7 @@ from foqs.model import limits
 from foqs.model.errors import FoqsError, InvalidArgumentError, UnavailableError
 from foqs.model.policy import TopicPolicy
 from foqs.model.serial import SERIAL_DUE_AT, Serials
-from foqs.model.topic_name import base_of, described, is_ordered, key_buckets_of, ordering_key_of
+from foqs.model.topic_name import base_of, described, is_keyed, is_ordered, key_buckets_of, ordering_key_of
 
 
 def serial_fault(serials: Serials, topic: str, placed: Collection[str]) -> FoqsError | None:
@@ -19,7 +19,7 @@ def serial_fault(serials: Serials, topic: str, placed: Collection[str]) -> FoqsE
     """
     if (fault := serials.closed_fault(topic)) is not None:
         return fault
-    if is_ordered(topic) and serials.is_serial(topic):
+    if is_keyed(topic) and serials.is_serial(topic):
         return InvalidArgumentError(
             f"{described(topic)} is not possible, since the topic is serial: all its items have one order, leave the "
             "key out"

@@ -132,7 +132,8 @@ class Topics:
             group=group,
             serial=any(part.is_serial for part in parts),
             in_flight_max=settings.policy(parts[0].namespace, parts[0].name).in_flight_max or None,
-            ordering_keys=sum([one.holding_count for one in keyed]) or None,
+            ordering_keys=sum([one.holding_count - one.holding_fair_count for one in keyed]) or None,
+            fairness_keys=sum([one.holding_fair_count for one in keyed]) or None,
         )
 
 

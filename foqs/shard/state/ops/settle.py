@@ -338,7 +338,7 @@ class Settling(Operation):
                 move_all(topic, some, Phase.SETTLING, Phase.GONE)
                 if topic.run and not topic.has_run_out:
                     topic.run = []
-                if was_crowded or topic.is_serial or topic.permits is not None:  # Topics might have had no room.
+                if was_crowded or topic.is_serial or topic.needs_permits:  # Topics might have had no room.
                     events.topics_changed[topic] = None
             for rewrite, item in zip(settlement.rewrites or (), settlement.items, strict=False):
                 if rewrite is not None:
