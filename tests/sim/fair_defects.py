@@ -16,6 +16,11 @@ runs_with(__name__, run_fair)
 _turn = ReadyRing.turn
 
 
+@in_place_of(keyed_items, "_fair_topic")
+def mixes_the_items_of_all_keys(topic: str | None, fairness_key: str) -> str | None:
+    return None if topic is None else fair(topic, "one")
+
+
 @in_place_of(ReadyRing, "turn")
 def gives_turns_by_the_number_of_items(self: ReadyRing) -> tuple[TopicQueue, int] | None:
     found = _turn(self)
@@ -44,8 +49,3 @@ def forgets_a_key_once_it_is_empty(self: ReadyRing, queue: TopicQueue) -> None:
 @in_place_of(rings.Rings, "relevel")
 def notices_no_urgent_item_of_a_waiting_key(self: rings.Rings, queue: TopicQueue) -> None:
     return None
-
-
-@in_place_of(keyed_items, "_fair_topic")
-def mixes_the_items_of_all_keys(topic: str | None, fairness_key: str) -> str | None:
-    return None if topic is None else fair(topic, "one")
