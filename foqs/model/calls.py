@@ -112,7 +112,8 @@ class Delivery:
 class TopicStats:
     """How many items a topic holds in each state.
 
-    most_urgent_priority: of its ready items; 0 without ready items. oldest_ready_at_ms: the smallest deliver_after of
+    most_urgent_priority: of its ready items; 0 without ready items; of a topic that ages, the priority of the item that
+    comes next. oldest_ready_at_ms: the smallest deliver_after of
     the ready items of the 16 most urgent priorities, in milliseconds since the epoch; 0 without ready items. group: the
     consumer group whose copies are counted; None for the topic's own items. serial: True if the topic delivers one item
     at a time. in_flight_max: the limit of `leased`; None without a limit. ordering_keys: the number of keys that
@@ -158,6 +159,7 @@ class StoredItem:
     lease_expires_at_ms: while it is leased.  died_at_ms, death_reason: of a dead letter.
     group: the consumer group whose copy it is; None for the topic's own. ordering_key: of the enqueue, if it gave one.
     key_bucket: the bucket of its key, which it does not show then, if its topic has key_buckets: "17/64" of 64 buckets.
+    urgency: the place of a ready or leased item of a topic that ages, in units of 100 ms; None for the priority.
     """
 
     id: str
@@ -179,6 +181,7 @@ class StoredItem:
     group: str | None = None
     ordering_key: str | None = None
     key_bucket: str | None = None
+    urgency: int | None = None
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from typing import Any
 from unicodedata import category
 
 from foqs.model import limits
+from foqs.model.aging import AGING_MS_MAX
 from foqs.model.errors import InvalidArgumentError
 from foqs.model.serial import OnDead
 from foqs.model.topic_name import KEY_BUCKETS_MAX, hidden, parts
@@ -56,6 +57,8 @@ class TopicPolicy:
     """The most items under lease at the same time in the cluster; 0 for no limit."""
     key_buckets: int = 0
     """The sequences that its ordering keys share; 0 for one for each key."""
+    aging_ms_per_priority: int = 0
+    """The wait in which an item becomes more urgent by one priority; 0 for strict priorities."""
 
 
 NO_POLICY = TopicPolicy()
@@ -168,6 +171,7 @@ _NUMBERS = {
     "attempts_max": (0, limits.ATTEMPTS_MAX),
     "in_flight_max": (0, IN_FLIGHT_MAX),
     "key_buckets": (0, KEY_BUCKETS_MAX),
+    "aging_ms_per_priority": (0, AGING_MS_MAX),
     "depth_max": (0, DEPTH_MAX),
     "dead_letter_on_expiry": (min(TriState), max(TriState)),
     "backoff_ms": (0, limits.DELAY_MS_MAX),
@@ -209,6 +213,16 @@ def rate_problem(name: str, value: object) -> str:
     if isinstance(value, int | float) and is_number and (value == 0 or low <= value <= high):
         return ""
     return f"{name} {value!r} is neither 0, which is no cap, nor within {low}..{high}"
+
+
+def check_aging(policy: TopicPolicy, name: str) -> None:
+    """Raise InvalidArgumentError if a topic, or the topics of a prefix, have an order of their own and also age."""
+    order = "serial" if policy.serial else f"key_buckets {policy.key_buckets}" if policy.key_buckets else ""
+    if policy.aging_ms_per_priority and order:
+        raise InvalidArgumentError(
+            f"aging_ms_per_priority {policy.aging_ms_per_priority} is not possible with {order} (of {name!r}), which "
+            "has an order of its own: set one of them to the default"
+        )
 
 
 def check_group_of(policy: TopicPolicy, topic: str, delay_ms: int, *, is_copied: bool) -> None:

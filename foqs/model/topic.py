@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 OLDEST_URGENCIES_MAX = 16
 """Priorities of a topic that are checked for its oldest item."""
+OLDEST_ITEMS_MAX = 256
+"""Items of a topic with more urgencies that are checked for the oldest one."""
 OPEN_LEASES_OF_TOPIC_RATIO = 4
 """Ratio of a topic's leases to the free leases of the shard: one topic can have 200,000 leases, two can have 111,111
 each.
@@ -159,8 +161,9 @@ class ReadyWindow:
     def oldest_due_at(self) -> int | None:
         """Return the earliest due time in the window; None if it is empty.
 
-        Within one urgency the first item is the oldest, so only the OLDEST_URGENCIES_MAX most urgent urgencies are
-        checked.
+        Within one urgency the first item is the oldest, so the OLDEST_URGENCIES_MAX most urgent urgencies are checked.
+        In a topic that ages nearly each item has an urgency of its own, and old ones are near the head, so the first
+        OLDEST_ITEMS_MAX items are checked as well if there are more urgencies.
         """
         sort_keys = self.sort_keys
         if not sort_keys:
@@ -172,6 +175,8 @@ class ReadyWindow:
                 break  # Most topics end here at once, which matters because a host checks all topics in turn.
             first = sort_keys[bisect_left(sort_keys, order.sort_key(order.urgency_of(first) + 1, 0, 0, 0))]
             oldest = min(oldest, order.due_at_of(first))
+        else:
+            oldest = min(oldest, *map(order.due_at_of, sort_keys[:OLDEST_ITEMS_MAX]))
         return oldest
 
     def _trim(self) -> None:
@@ -247,6 +252,7 @@ class ShardTopic(ItemCounts):
         "claim_head",
         "claiming_count",
         "first_enqueued_at",
+        "has_places",
         "holds_on_dead",
         "is_serial",
         "keyed",
@@ -311,6 +317,8 @@ class ShardTopic(ItemCounts):
         """True if it delivers one item at a time."""
         self.slot = NO_SLOT
         """Its slot while it is a serial topic of the shard."""
+        self.has_places = False
+        """True once it got an item with a place of its own, since it ages or did so (foqs/model/aging.py)."""
         self.holds_on_dead = False
         """True if it delivers nothing while it has a dead letter, being serial."""
         self.first_enqueued_at = 0

@@ -18,6 +18,7 @@ from foqs.model.item import ShardItem
 from foqs.model.seen import BLOCK_IDS
 from foqs.model.seen_image import ImageKey
 from foqs.model.serial import SERIAL_DUE_AT
+from foqs.model.slot_changes import SlotChanges
 from foqs.shard.port import (
     TIMER_LANE,
     ClaimedRow,
@@ -29,12 +30,12 @@ from foqs.shard.port import (
     SeenIds,
     SeenPart,
     SessionLostError,
-    SlotChanges,
     StoredClaim,
     Transaction,
     TransactionFailedError,
     TransactionResult,
 )
+from foqs.storage.schema.item_columns import placed_row
 from foqs.storage.sessions import whole_reads
 from foqs.storage.shard.formats import pack_seen, unpack_items
 from foqs.storage.shard.packs.pack import PackPlan, Tombstone
@@ -298,7 +299,7 @@ class FakeServer:
                 row = tables.items[key]
                 require(row.lane == TIMER_LANE or not self.strict, f"row {key:x} is woken and is not delayed")
                 due_at = SERIAL_DUE_AT if key in script.wakes_in_place else row.due_at
-                tables.put(row._replace(lane=row.topic, urgency=row.priority, due_at=due_at))
+                tables.put(row._replace(lane=row.topic, urgency=row.ready_urgency, due_at=due_at))
         for key in script.deletes:
             if self._is_there(tables.row(key) is not None, f"row {key:x} is deleted"):
                 tables.delete(key)
@@ -393,8 +394,8 @@ class FakeServer:
         found = []
         for urgency, due_at, key in self.tables.after(refill.lane, refill.edge, refill.limit):
             row = self.tables.items[key]
-            topic, priority = (row.topic, row.priority) if refill.lane == TIMER_LANE else (0, 0)
-            found.append((urgency, due_at, key, topic, priority))
+            topic, place = (row.topic, row.ready_urgency) if refill.lane == TIMER_LANE else (0, 0)
+            found.append((urgency, due_at, key, topic, place))
         return self.reads.whole(found)
 
 
@@ -436,7 +437,7 @@ def new_row(item: ShardItem) -> ItemRow:
     return ItemRow(
         item.key, TIMER_LANE if delayed else number, 0 if delayed else item.priority, item.due_at, number,
         item.priority, item.enqueued_at, item.expires_at, item.lease_ms, int(item.at_most_once), 0, 0, None,
-        item.content,
+        None, item.content,
     )  # fmt: skip
 
 
@@ -449,7 +450,7 @@ def make_script(transaction: Transaction, plan: PackPlan, result: TransactionRes
         topics_gone=list(transaction.topics_gone),
         topics_new=[(topic.number, topic.namespace, topic.name.encode()) for topic in transaction.topics_new],
         namespaces_new=list(transaction.namespaces_new),
-        inserts=[new_row(item) for item in plan.inserts],
+        inserts=[*map(new_row, plan.inserts), *map(placed_row, transaction.inserts_placed)],
         promoted=list(plan.promoted),
         packs_new=[(pack.id, pack.contents) for pack in plan.packs_new],
         seen_new=list(transaction.seen_new),
@@ -497,4 +498,5 @@ def _rewritten(row: ItemRow, rewrite: Rewrite) -> ItemRow:
         content=content if rewrite.metadata is None else content._replace(metadata=rewrite.metadata),
         death_reason=row.death_reason if rewrite.death_reason is None else rewrite.death_reason,
         expires_at=row.expires_at if rewrite.expires_at is None else rewrite.expires_at,
+        place=row.place if rewrite.place is None else rewrite.place,
     )
