@@ -581,17 +581,17 @@ struct TopicPolicy {
   16: optional bool serial,
   17: optional OnDead on_dead,
   /**
-   * 0: each ordering_key is a sequence by itself. 1 to 4,096: keys share this many sequences, by their CRC-32, so that very
-   * many keys cost no more than these, and a slow key delays those of its bucket. Its items do not show their keys.
-   */
-  19: optional i32 key_buckets,
-  /**
    * 0: strict priorities. 1 to 86,400,000: an item becomes more urgent by one priority with each so many ms of waiting
    * from its deliver_after, so one of priority p is overtaken only by items of priority q < p that became due less than
    * (p - q) times as long after it. An item keeps its place when this changes, or when it fails; a redriven one gets a new
    * one. Not with serial, key_buckets or items with an ordering_key: INVALID_ARGUMENT. A group ages by its own policy.
    */
-  18: optional i32 aging_ms_per_priority
+  18: optional i32 aging_ms_per_priority,
+  /**
+   * 0: each ordering_key is a sequence by itself. 1 to 4,096: keys share this many sequences, by their CRC-32, so that very
+   * many keys cost no more than these, and a slow key delays those of its bucket. Its items do not show their keys.
+   */
+  19: optional i32 key_buckets
 }
 /**
  * Changes what is given, and returns what holds then. It holds on every host within 2 s, also for calls that wait. A field
@@ -622,9 +622,9 @@ struct SetTopicPolicyRequest {
    */
   16: optional bool serial,
   17: optional OnDead on_dead,
+  18: optional i32 aging_ms_per_priority,
   /** Another number needs a topic without any items, as `serial` does. Not of a group. */
-  19: optional i32 key_buckets,
-  18: optional i32 aging_ms_per_priority
+  19: optional i32 key_buckets
 }
 /** A change of one policy, as in SetTopicPolicyRequest. */
 struct TopicPolicyChange {

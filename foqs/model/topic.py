@@ -162,8 +162,8 @@ class ReadyWindow:
         """Return the earliest due time in the window; None if it is empty.
 
         Within one urgency the first item is the oldest, so the OLDEST_URGENCIES_MAX most urgent urgencies are checked.
-        In a topic that ages nearly each item has an urgency of its own, and old ones are near the head, so the first
-        OLDEST_ITEMS_MAX items are checked as well if there are more urgencies.
+        In a topic that ages nearly each item has an urgency of its own, and old ones are near the head, so with more
+        urgencies the first OLDEST_ITEMS_MAX items are checked as well.
         """
         sort_keys = self.sort_keys
         if not sort_keys:

@@ -402,8 +402,7 @@ class FakeServer:
 def leave_unread(transaction: Transaction, result: TransactionResult, items: Mapping[int, ItemRow]) -> None:
     """Leave out the contents for refills and claims beyond the bytes that a transaction can read."""
     refills = zip(transaction.refills, result.refilled, strict=True)
-    keys = [[sort_key[2] for sort_key in found] for refill, found in refills
-            if refill.with_payload]  # fmt: skip
+    keys = [[sort_key[2] for sort_key in found] for refill, found in refills if refill.with_payload]
     result.read_ahead = _first_contents([fetched_row(items[key]) for some in keys for key in some], result.unread)
     result.fetched = _first_contents([fetched_row(items[key]) for key in sorted(result.fetched)], result.unread)
 
@@ -436,8 +435,8 @@ def new_row(item: ShardItem) -> ItemRow:
     assert item.content is not None
     return ItemRow(
         item.key, TIMER_LANE if delayed else number, 0 if delayed else item.priority, item.due_at, number,
-        item.priority, item.enqueued_at, item.expires_at, item.lease_ms, int(item.at_most_once), 0, 0, None,
-        None, item.content,
+        item.priority, item.enqueued_at, item.expires_at, item.lease_ms, int(item.at_most_once), 0, 0, None, None,
+        item.content,
     )  # fmt: skip
 
 
@@ -488,14 +487,13 @@ def make_script(transaction: Transaction, plan: PackPlan, result: TransactionRes
 def _rewritten(row: ItemRow, rewrite: Rewrite) -> ItemRow:
     sort_key = (row.lane, row.urgency, row.due_at)
     lane, urgency, due_at = sort_key if rewrite.is_in_place else (rewrite.lane, rewrite.urgency, rewrite.due_at)
-    content = row.content
     return row._replace(
         lane=lane,
         urgency=urgency,
         due_at=due_at,
         deliveries=rewrite.deliveries,
         failed_attempts=rewrite.failed_attempts,
-        content=content if rewrite.metadata is None else content._replace(metadata=rewrite.metadata),
+        content=row.content if rewrite.metadata is None else row.content._replace(metadata=rewrite.metadata),
         death_reason=row.death_reason if rewrite.death_reason is None else rewrite.death_reason,
         expires_at=row.expires_at if rewrite.expires_at is None else rewrite.expires_at,
         place=row.place if rewrite.place is None else rewrite.place,

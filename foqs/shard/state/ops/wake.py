@@ -52,7 +52,7 @@ class Timers:
         self._window = ReadyWindow(WindowBudget(), complete=False)
         self._window.edge = order.sort_key(0, max(0, delay_checkpoint - 1), (1 << 64) - 1, (1 << 16) - 1)
         self._topics: dict[int, tuple[ShardTopic, int]] = {}
-        """By key, the topic, and the urgency of the item once it is ready."""
+        """The topic of each item, and its urgency once it is ready, by key."""
         self._note_first()
 
     def add(self, key: int, topic: ShardTopic, urgency: int, due_at: int) -> None:
