@@ -64,14 +64,9 @@ def test_a_policy_that_ages_has_no_other_order() -> None:
 def test_a_serial_topic_below_a_prefix_that_ages_keeps_its_order() -> None:
     settings = SettingsTable()
     assert not settings.ages(1)
+    own_zero = OwnPolicy(explicit=1 << FIELDS.index("aging_ms_per_priority"))
     settings.replace_policies(
-        {
-            1: {
-                "p/serial": OwnPolicy(serial=True),
-                "p/strict": OwnPolicy(explicit=1 << FIELDS.index("aging_ms_per_priority")),
-                hidden("q", "g"): OwnPolicy(),
-            }
-        },
+        {1: {"p/serial": OwnPolicy(serial=True), "p/strict": own_zero, "q": OwnPolicy(weight=2)}},
         {1: {"p/": OwnPolicy(aging_ms_per_priority=7)}},
     )
     assert settings.ages(1)

@@ -87,25 +87,25 @@ def test_the_more_urgent_items_go_first_whatever_their_age() -> None:
 
 def test_of_a_topic_that_ages_the_first_place_counts_and_not_the_priority() -> None:
     home = made()
-    urgent, waiting = Stock(5, 0, 90_000, 900), Stock(1, 7, 0, 500)
+    urgent, waiting = Stock(5, 0, 90_000, 900), Stock(9, 7, 0, 500)
     home.report("a", TOPIC, urgent, 0.0)
     home.report("b", TOPIC, waiting, 0.0)
-    assert home.find("c", TOPIC, 1, 0.0) == Pointer(TOPIC, "b", waiting)
     assert home.better("a", TOPIC, urgent, 0.0) == Pointer(TOPIC, "b", waiting)
     assert home.better("b", TOPIC, waiting, 0.0) is None
+    assert home.find("c", TOPIC, 1, 0.0) == Pointer(TOPIC, "b", waiting)
 
 
 def test_places_that_differ_by_less_than_the_age_that_counts_are_as_good() -> None:
     home = made(lambda count: count - 1)
     near = 500 + OLDER_MS_MIN // PLACE_UNIT_MS
     home.report("a", TOPIC, Stock(5, 0, 90_000, near), 0.0)
-    home.report("b", TOPIC, Stock(1, 7, 0, 500), 0.0)
+    home.report("b", TOPIC, Stock(9, 7, 0, 500), 0.0)
     home.report("c", TOPIC, Stock(1, 7, 0, near + 1), 0.0)
+    assert home.better("d", TOPIC, Stock(1, 9, 0, near), 0.0) is None
+    assert home.better("d", TOPIC, Stock(1, 9, 0, near + 1), 0.0) == Pointer(TOPIC, "b", Stock(9, 7, 0, 500))
     found = home.find("d", TOPIC, 1, 0.0)
     assert found is not None
     assert found.host_id == "b", "the last one of a and b"
-    assert home.better("d", TOPIC, Stock(1, 9, 0, near), 0.0) is None
-    assert home.better("d", TOPIC, Stock(1, 9, 0, near + 1), 0.0) == Pointer(TOPIC, "b", Stock(1, 7, 0, 500))
 
 
 def test_a_host_that_knows_of_no_aging_yet_is_compared_by_its_priority() -> None:
