@@ -17,7 +17,7 @@ _PLACE_MAX = (1 << 31) - 1
 """Places are as wide as priorities, and reach 6.8 years before and after FIRST_DAY_MS."""
 
 
-def place_of(due_at_ms: int, priority: int, aging_ms: int) -> int:
+def aging_place(due_at_ms: int, priority: int, aging_ms: int) -> int:
     """Return the place of an item that ages by one priority in `aging_ms`; the smallest place comes first.
 
     A virtual deadline out of reach gets the first or the last place.

@@ -153,6 +153,9 @@ def test_a_topic_with_an_order_of_its_own_does_not_age(world: World) -> None:
     world.admin.set_topic_policy(NS, "serial", serial=True)
     with pytest.raises(foqs.InvalidArgumentError, match="not possible with serial"):
         age(world, "serial")
+    world.admin.create_group(NS, "serial", "g")
+    with pytest.raises(foqs.InvalidArgumentError, match="not possible with serial"):
+        world.admin.set_topic_policy(NS, "serial", group="g", aging_ms_per_priority=TAU_MS)
     age(world, "aging")
     with pytest.raises(foqs.InvalidArgumentError, match="not possible with serial"):
         world.admin.set_topic_policy(NS, "aging", serial=True)

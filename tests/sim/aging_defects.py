@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unittest.mock import patch
 
-from foqs.model.aging import place_of
+from foqs.model.aging import aging_place
 from foqs.model.item import ShardItem
 from foqs.shard.port import ClaimedRow, ItemRow, Transaction
 from foqs.shard.state.engine import ShardState
@@ -14,7 +14,7 @@ from tests.sim.planting import in_place_of, plant, runs_with
 
 runs_with(__name__, run_aging)
 
-_leased_item, _place_of = ShardState._leased_item, place_of
+_leased_item, _place_of = ShardState._leased_item, aging_place
 
 
 def _from_the_wake(self: ItemRow) -> int:
@@ -39,6 +39,6 @@ def packs_items_that_age(transaction: Transaction) -> None:
     """They are stored as items of strict topics, by their priorities."""
 
 
-@in_place_of(change, "place_of")
+@in_place_of(change, "aging_place")
 def redrives_items_to_the_places_of_their_deaths(due_at_ms: int, priority: int, aging_ms: int) -> int:
     return _place_of(due_at_ms - 60_000, priority, aging_ms)

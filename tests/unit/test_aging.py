@@ -7,7 +7,7 @@ import random
 import pytest
 
 from foqs.model import order
-from foqs.model.aging import AGING_MS_MAX, FIRST_DAY_MS, PLACE_UNIT_MS, place_of, priority_at
+from foqs.model.aging import AGING_MS_MAX, FIRST_DAY_MS, PLACE_UNIT_MS, aging_place, priority_at
 from foqs.model.errors import InvalidArgumentError
 from foqs.model.namespace import SettingsTable
 from foqs.model.policy import FIELDS, OwnPolicy, TopicPolicy, check_aging
@@ -26,21 +26,21 @@ def test_an_item_is_overtaken_only_by_those_that_came_soon_enough_after_it() -> 
         items = [(NOW_MS + chance.randrange(10 * tau_ms + 500), chance.randrange(-5, 6)) for _ in range(60)]
         for due_ms, priority in items:
             for other_due_ms, other_priority in items:
-                if place_of(other_due_ms, other_priority, tau_ms) < place_of(due_ms, priority, tau_ms):
+                if aging_place(other_due_ms, other_priority, tau_ms) < aging_place(due_ms, priority, tau_ms):
                     assert other_due_ms < due_ms + (priority - other_priority) * tau_ms + PLACE_UNIT_MS
 
 
 def test_the_order_of_two_items_is_the_same_at_any_time_of_waiting() -> None:
-    assert place_of(NOW_MS, 10, 1_000) == place_of(NOW_MS + 10_000, 0, 1_000)
-    assert place_of(NOW_MS, 10, 1_000) < place_of(NOW_MS + 10_100, 0, 1_000)
-    assert place_of(NOW_MS, 10, 1_000) > place_of(NOW_MS + 9_900, 0, 1_000)
+    assert aging_place(NOW_MS, 10, 1_000) == aging_place(NOW_MS + 10_000, 0, 1_000)
+    assert aging_place(NOW_MS, 10, 1_000) < aging_place(NOW_MS + 10_100, 0, 1_000)
+    assert aging_place(NOW_MS, 10, 1_000) > aging_place(NOW_MS + 9_900, 0, 1_000)
 
 
 def test_places_out_of_reach_are_the_first_and_the_last_one() -> None:
-    assert place_of(NOW_MS, I32 - 1, AGING_MS_MAX) == I32 - 1
-    assert place_of(NOW_MS, -I32, AGING_MS_MAX) == -I32
-    assert place_of(0, 0, 1) == -I32
-    assert place_of(FIRST_DAY_MS, 0, 1) == 0
+    assert aging_place(NOW_MS, I32 - 1, AGING_MS_MAX) == I32 - 1
+    assert aging_place(NOW_MS, -I32, AGING_MS_MAX) == -I32
+    assert aging_place(0, 0, 1) == -I32
+    assert aging_place(FIRST_DAY_MS, 0, 1) == 0
 
 
 def test_the_priority_comes_back_from_place_and_due_time() -> None:
@@ -48,7 +48,7 @@ def test_the_priority_comes_back_from_place_and_due_time() -> None:
     for _ in range(1_000):
         tau_ms = chance.randrange(PLACE_UNIT_MS + 1, 100_000)
         due_ms, priority = NOW_MS + chance.randrange(10**9), chance.randrange(-900, 900)
-        assert priority_at(place_of(due_ms, priority, tau_ms), due_ms, tau_ms) == priority
+        assert priority_at(aging_place(due_ms, priority, tau_ms), due_ms, tau_ms) == priority
     assert priority_at(I32 - 1, 0, 1) == I32 - 1
     assert priority_at(-I32, 1 << 47, 1) == -I32
 
@@ -81,7 +81,7 @@ def test_the_oldest_item_of_a_topic_that_ages_is_found_near_its_head() -> None:
     dues = [NOW_MS + number * 1_000 for number in range(400)]
     chance = random.Random(9)
     keys = [
-        order.sort_key(place_of(due, chance.choice([0, 0, 0, 50]), 1_000), due, at, 3) for at, due in enumerate(dues)
+        order.sort_key(aging_place(due, chance.choice([0, 0, 0, 50]), 1_000), due, at, 3) for at, due in enumerate(dues)
     ]
     window.add_all(keys)
     while window.sort_keys:

@@ -14,7 +14,7 @@ from foqs.cluster.homes.host_turns import Turn
 from foqs.cluster.homes.interests import Wait
 from foqs.cluster.routing.pulls import PULL_WAIT_MS_MAX, STOP_MS_MAX, Pulls
 from foqs.contract import requests as of
-from foqs.model.aging import FIRST_DAY_MS, PLACE_UNIT_MS, place_of
+from foqs.model.aging import FIRST_DAY_MS, PLACE_UNIT_MS, aging_place
 from foqs.model.calls import CallContext, Delivery, PositionErrors
 from foqs.model.errors import (
     FoqsError,
@@ -135,7 +135,7 @@ async def test_another_host_is_asked_first_for_as_long_as_it_has_what_is_more_ur
 async def test_of_a_topic_that_ages_the_places_of_what_came_count_and_not_the_priorities(
     last: int, aging_ms: int, is_believed: bool
 ) -> None:
-    first = place_of(FIRST_DAY_MS, 40, 1_000) - OLDER_MS_MIN // PLACE_UNIT_MS
+    first = aging_place(FIRST_DAY_MS, 40, 1_000) - OLDER_MS_MIN // PLACE_UNIT_MS
     pointer = Pointer(MAIL, "host-1", Stock(3, 0, 0, first))
     _, believed = await pulled(pointer, [50, last], aging_ms)
     assert believed == (pointer if is_believed else None)

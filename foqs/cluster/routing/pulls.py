@@ -19,7 +19,7 @@ from foqs.contract.requests import DequeueRequest, Nack, NackRequest, TopicDeman
 from foqs.contract.verbs import Method
 from foqs.host import arguments
 from foqs.model import limits
-from foqs.model.aging import place_of
+from foqs.model.aging import aging_place
 from foqs.model.calls import CallContext, Delivery, PositionErrors
 from foqs.model.errors import FoqsError, UnavailableError
 from foqs.model.stocks import ANY_TOPIC, Pointer, Topic, is_any
@@ -352,7 +352,7 @@ class Pulls:
             return last.priority > stock.priority
         # If this host knows of no aging yet or any more, the next report tells.
         aging_ms = self._aging_ms(pointer.topic)
-        place = place_of(last.deliver_after_ms, last.priority, aging_ms)
+        place = aging_place(last.deliver_after_ms, last.priority, aging_ms)
         return not aging_ms or place > last_as_urgent(stock, stock.urgency)
 
     def _is_late(self, remote: Peer, wanted: _Wanted, pointer: Pointer, pull: asyncio.Task[list[Delivery]]) -> None:

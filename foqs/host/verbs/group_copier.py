@@ -14,7 +14,7 @@ from foqs.host.shards.shards import Shards
 from foqs.host.shards.waiting import Answer, Waiting
 from foqs.host.verbs.exports import Exports
 from foqs.model import limits, order
-from foqs.model.aging import place_of
+from foqs.model.aging import aging_place
 from foqs.model.copy_steps import CopyKey, CopyPlace, CopyStep
 from foqs.model.errors import FoqsError
 from foqs.model.groups import NO_GROUPS, TopicGroup
@@ -220,7 +220,7 @@ class GroupCopier(Service):
             due_at = SERIAL_DUE_AT if topic.is_serial else row.due_at
             key = index.next_key()
             aging_ms = self._namespaces.settings.aging_ms(number, name)
-            urgency = place_of(due_at, row.priority, aging_ms) if aging_ms else row.priority
+            urgency = aging_place(due_at, row.priority, aging_ms) if aging_ms else row.priority
             topic.has_places = topic.has_places or aging_ms > 0
             # One that is due counts as ready from the beginning, as items that were never delayed do.
             enqueued_at = max(row.enqueued_at, row.due_at) if row.due_at <= now_ms else row.enqueued_at

@@ -9,7 +9,7 @@ from foqs.host import arguments
 from foqs.host.admission.depths import Depths, Room
 from foqs.host.verbs.serial_rules import aging_fault, bucket_fault, serial_due_at, serial_fault
 from foqs.model import ids, limits, order
-from foqs.model.aging import place_of
+from foqs.model.aging import aging_place
 from foqs.model.calls import DeliveryPolicy, ItemContent, PositionErrors
 from foqs.model.copy_steps import CopyKey
 from foqs.model.errors import FoqsError, InvalidArgumentError, PausedError, TooLargeError
@@ -329,7 +329,7 @@ def _set_places(settings: SettingsTable, items: Iterable[ShardItem], shard_id: i
         if aging_ms:
             topic.has_places = True
             for item in some:
-                place = place_of(item.due_at, item.priority, aging_ms)
+                place = aging_place(item.due_at, item.priority, aging_ms)
                 item.sort_key = order.sort_key(place, item.due_at, item.key, shard_id)
 
 

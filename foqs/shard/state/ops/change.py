@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from foqs.model import limits
-from foqs.model.aging import place_of
+from foqs.model.aging import aging_place
 from foqs.model.calls import ItemState
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError
@@ -133,7 +133,7 @@ class Changes:
         topic = self.topic_of(row)
         due_at = SERIAL_DUE_AT if topic.is_serial else now_ms
         aging_ms = self._index.settings.aging_ms(topic.namespace, topic.name)
-        urgency = place_of(now_ms, row.priority, aging_ms) if aging_ms else row.priority
+        urgency = aging_place(now_ms, row.priority, aging_ms) if aging_ms else row.priority
         place = urgency if aging_ms or row.place is not None else None
         rewrite = Rewrite(
             row.key, row.topic, urgency, due_at, row.deliveries, 0, None, b"", expires_at=expires_at, place=place
