@@ -35,7 +35,7 @@ class Place(NamedTuple):
         return f"{self.sort_key:x}{of_key}"
 
 
-def aging_place(page_token: str) -> Place:
+def place_of(page_token: str) -> Place:
     """Return the place behind which a page begins. Raises InvalidArgumentError."""
     if not page_token:
         return Place("", order.FIRST)

@@ -18,7 +18,7 @@ NAMED_BY = "named_by"
 _SOCKET = "unix_socket"
 
 
-def aging_place(url: str) -> str:
+def place_of(url: str) -> str:
     """Return the place of a URL."""
     parsed = make_url(url)
     socket = {key: value for key, value in parsed.query.items() if key == _SOCKET}
@@ -44,7 +44,7 @@ def check_place(place: str) -> str:
             f"a place has no option but {_SOCKET}, and this one has {shown(', '.join(options))}: hosts take the others "
             f"from shard_login"
         )
-    checked = aging_place(place)
+    checked = place_of(place)
     if len(checked) > PLACE_CHARS_MAX:
         raise InvalidArgumentError(f"place {shown(place)} has {len(checked)} characters: at most {PLACE_CHARS_MAX}")
     return checked
