@@ -9,12 +9,10 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from foqs.cluster.homes.directory import OLDER_MS_MIN
 from foqs.cluster.homes.host_turns import Turn
 from foqs.cluster.homes.interests import Wait
 from foqs.cluster.routing.pulls import PULL_WAIT_MS_MAX, STOP_MS_MAX, Pulls
 from foqs.contract import requests as of
-from foqs.model.aging import FIRST_DAY_MS, PLACE_UNIT_MS, aging_place
 from foqs.model.calls import CallContext, Delivery, PositionErrors
 from foqs.model.errors import (
     FoqsError,
@@ -36,7 +34,7 @@ MAIL = (1, "mail")
 
 
 def delivered(priorities: Iterable[int]) -> list[Delivery]:
-    return [Delivery(f"1-{at}", f"1-{at}-r", "mail", at, FIRST_DAY_MS, 0, 0, 1, b"", b"") for at in priorities]
+    return [Delivery(f"1-{at}", f"1-{at}-r", "mail", at, 0, 0, 0, 1, b"", b"") for at in priorities]
 
 
 class News:
@@ -92,14 +90,12 @@ class Refusing:
         raise self.error
 
 
-async def pulled(pointer: Pointer, there: Sequence[int], aging_ms: int = 0) -> tuple[list[Delivery], Pointer | None]:
+async def pulled(pointer: Pointer, there: Sequence[int]) -> tuple[list[Delivery], Pointer | None]:
     """What a call gets where the items here have priority 7, and who is believed to have better ones afterwards."""
     news: Any = News(pointer)
     here: Any = Queue([7])
     remote: Any = Queue(there)
-    pulls = Pulls(
-        here.call, news, lambda host_id: remote, lambda name: 1, lambda: True, nothing_given_back, lambda _: aging_ms
-    )
+    pulls = Pulls(here.call, news, lambda host_id: remote, lambda name: 1, lambda: True, nothing_given_back)
     context = CallContext("", principal=EVERYBODY)
     if pointer.topic == MAIL:
         items = await pulls.dequeue(context, of.DequeueRequest("jobs", [of.TopicDemand("mail", 3)], None, 0))
@@ -121,23 +117,6 @@ async def test_another_host_is_asked_first_for_as_long_as_it_has_what_is_more_ur
     pointer = Pointer(MAIL, "host-1", Stock(3, 0))
     items, believed = await pulled(pointer, there)
     assert [item.priority for item in items] == there
-    assert believed == (pointer if is_believed else None)
-
-
-@pytest.mark.parametrize(
-    ("last", "aging_ms", "is_believed"),
-    [
-        pytest.param(40, 1_000, True, id="its place is within the age that counts"),
-        pytest.param(41, 1_000, False, id="its place is behind"),
-        pytest.param(40, 0, False, id="this host does not know that the topic ages"),
-    ],
-)
-async def test_of_a_topic_that_ages_the_places_of_what_came_count_and_not_the_priorities(
-    last: int, aging_ms: int, is_believed: bool
-) -> None:
-    first = aging_place(FIRST_DAY_MS, 40, 1_000) - OLDER_MS_MIN // PLACE_UNIT_MS
-    pointer = Pointer(MAIL, "host-1", Stock(3, 0, 0, first))
-    _, believed = await pulled(pointer, [50, last], aging_ms)
     assert believed == (pointer if is_believed else None)
 
 
