@@ -1,6 +1,6 @@
 # foqs: `make` lists what there is to make.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-tools spark demo demo-spark test test-deep checks lint types imports unit test-mysql sim sim-clusters sim-serial sim-unique sim-in-flight sim-permits sim-depths power chaos caps caps-of-hosts overload bulk export isolation any-host shares sick-shard take-over rolling rotation revocation reload dedup lease-ends long-life fuzz front-door connections bench bench-dedup bench-protected bench-spark spark-exact peers bench-peers scale compiled test-compiled locks audit sbom clean
+.PHONY: help setup test-tools spark demo demo-spark test test-deep checks lint types imports unit test-mysql sim sim-clusters sim-serial sim-unique sim-in-flight sim-permits sim-depths sim-aging power chaos caps caps-of-hosts overload starvation bulk export isolation any-host shares sick-shard take-over rolling rotation revocation reload dedup lease-ends long-life fuzz front-door connections bench bench-dedup bench-protected bench-spark spark-exact peers bench-peers scale compiled test-compiled locks audit sbom clean
 BIN := .venv/bin
 # What the tests found, for scripts/test_counts.py.
 RESULTS := build/tests
@@ -81,6 +81,9 @@ sim-in-flight: setup ## the same with limits of items in flight: make sim-in-fli
 sim-permits: setup ## only the books of permits behind these limits, step by step: make sim-permits SEEDS=N
 	@$(BIN)/python -m tests.sim --permits --seeds $${SEEDS:-5000} --keep-going
 
+sim-aging: setup ## clusters with a topic whose items age while hosts are killed: make sim-aging SEEDS=N
+	@$(BIN)/python -m tests.sim --aging --seeds $${SEEDS:-100} --keep-going
+
 sim-depths: setup ## clusters that keep the depth of a topic while hosts are killed: make sim-depths SEEDS=N
 	@$(BIN)/python -m tests.sim --depths --seeds $${SEEDS:-100} --keep-going
 
@@ -140,6 +143,9 @@ dedup: setup ## exactly-once enqueue through kill -9, and what a window full of 
 
 bench-dedup: setup ## what dedup ids and an event log of all items cost, each next to W3 without, by turns
 	@$(BIN)/python -m loadtest.bench run w3-ids w3-ids-spread w3-ids-ungrouped w3-events --quick --out build/bench-dedup
+
+starvation: setup ## nine urgent items for each other one, more than is taken, in a topic that ages and in a strict one: make starvation MINUTES=M
+	@$(BIN)/python -m loadtest.stress starvation --minutes $${MINUTES:-5} --json build/stress/starvation.json
 
 lease-ends: setup ## 150,000 leases of a shard that end at once, and how soon all items are ready again: make lease-ends ROUNDS=N
 	@$(BIN)/python -m loadtest.stress lease-ends --rounds $${ROUNDS:-3} --json build/stress/lease-ends.json

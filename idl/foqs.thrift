@@ -322,7 +322,10 @@ struct TopicStats {
   3: i64 delayed,
   4: i64 leased,
   5: i64 dead,
-  /** The smallest priority of the ready items; 0 if there are none. */
+  /**
+   * The smallest priority of the ready items; 0 if there are none. Of a topic that ages: the smallest one of the items that
+   * come next on each host.
+   */
   6: i32 most_urgent_priority,
   /** The smallest deliver_after_ms among the ready items of the 16 most urgent priorities; 0 if there are none. */
   7: i64 oldest_ready_at_ms,
@@ -585,6 +588,13 @@ struct TopicPolicy {
   16: optional bool serial,
   17: optional OnDead on_dead,
   /**
+   * 0: strict priorities. 1 to 86,400,000: an item becomes more urgent by one priority with each so many ms of waiting
+   * from its deliver_after, so one of priority p is overtaken only by items of priority q < p that became due less than
+   * (p - q) times as long after it. An item keeps its place when this changes, or when it fails; a redriven one gets a new
+   * one. Not with serial, key_buckets or items with a key: INVALID_ARGUMENT. A group ages by its own policy.
+   */
+  18: optional i32 aging_ms_per_priority,
+  /**
    * 0: each ordering_key is a sequence by itself. 1 to 4,096: keys share this many sequences, by their CRC-32, so that very
    * many keys cost no more than these, and a slow key delays those of its bucket. Its items do not show their keys.
    */
@@ -625,6 +635,7 @@ struct SetTopicPolicyRequest {
    */
   16: optional bool serial,
   17: optional OnDead on_dead,
+  18: optional i32 aging_ms_per_priority,
   /** Another number needs a topic without any items, as `serial` does. Not of a group. */
   19: optional i32 key_buckets,
   /** It holds from the next delivery on. Not of a group. */
@@ -650,6 +661,7 @@ struct TopicPolicyChange {
   15: optional bool serial,
   16: optional OnDead on_dead,
   18: optional i32 key_buckets,
+  19: optional i32 aging_ms_per_priority,
   20: optional i32 key_batch
 }
 /**
@@ -760,7 +772,9 @@ struct StoredItem {
   18: optional string ordering_key,
   /** The bucket of its ordering_key, which the item does not show then, if the topic has key_buckets: "17/64" of 64. */
   19: optional string key_bucket,
-  20: optional string fairness_key
+  20: optional string fairness_key,
+  /** The place of a ready or leased item of a topic that ages, in units of 100 ms; absent for the priority. */
+  21: optional i32 urgency
 }
 
 /** Lists the ready and leased items of one topic, the most urgent first: those without a key, and behind them those of
@@ -1370,7 +1384,9 @@ struct TopicStock {
   4: i32 priority,
   5: i64 oldest_at_ms,
   /** Consumers have asked this host for the topic lately. */
-  6: bool is_wanted
+  6: bool is_wanted,
+  /** Of a topic that ages: the place of its first item, by which hosts compare; priority is that of this item then. */
+  7: optional i32 urgency
 }
 /** Another host has ready items of a topic, for so many of which nobody else was told. */
 struct TopicPointer {
@@ -1379,7 +1395,9 @@ struct TopicPointer {
   3: string host_id,
   4: i64 ready_count,
   5: i32 priority,
-  6: i64 oldest_at_ms
+  6: i64 oldest_at_ms,
+  /** As in TopicStock. */
+  7: optional i32 urgency
 }
 struct TopicWish { 1: i32 namespace_number, 2: string topic, 3: i64 count }
 /** The caller has opened a shard, and owns it in this epoch. */

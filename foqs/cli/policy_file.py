@@ -37,6 +37,7 @@ COLUMNS = (
     "in_flight",
     "key_buckets",
     "key_batch",
+    "aging_ms_per_priority",
 )
 _FLAGS = {"true": True, "false": False}
 
@@ -51,8 +52,9 @@ def set_policies(remote: Remote, namespace: str, file: TextIO) -> None:
     The first line names columns: topic, and any of prefix, group, enqueue_paused, dequeue_paused (true or false),
     reason, items_per_second (a rate, or none), weight, attempts, in_flight (0: no limit), depth (0: no limit), expiry
     (dead-letter, delete or namespace), backoff_ms, backoff_ms_max, serial (true or false), on_dead (continue or hold),
-    key_buckets and key_batch. If prefix is true, topic is a prefix. An empty cell leaves its field unchanged. Lines are
-    applied in order, 1,000 in one transaction. An invalid line fails alone. The command can be run again.
+    key_buckets, key_batch and aging_ms_per_priority. If prefix is true, topic is a prefix. An empty cell leaves its
+    field unchanged. Lines are applied in order, 1,000 in one transaction. An invalid line fails alone. The command can
+    be run again.
     """
     done_count, failed_count, codes = 0, 0, set[Exit]()
     if hasattr(file, "reconfigure"):
@@ -123,6 +125,7 @@ def _change_of(columns: list[str], row: list[str]) -> TopicPolicyChange | FoqsEr
             on_dead=_on_dead(cells.get("on_dead", "")),
             key_buckets=_number(cells, "key_buckets", int),
             key_batch=_number(cells, "key_batch", int),
+            aging_ms_per_priority=_number(cells, "aging_ms_per_priority", int),
         )
     except InvalidArgumentError as error:
         return error

@@ -14,6 +14,7 @@ from foqs.cli.output import exit_of, leave_for, note
 from foqs.cli.policy_file import set_policies
 from foqs.cli.remote import Remote, remote_command
 from foqs.cli.topic_policy import (
+    aging,
     attempts,
     backoff,
     depth,
@@ -58,6 +59,7 @@ topic.add_command(serial)
 topic.add_command(in_flight)
 topic.add_command(key_batch)
 topic.add_command(key_buckets)
+topic.add_command(aging)
 topic.add_command(policies)
 topic.add_command(set_policies)
 

@@ -12,6 +12,7 @@ from foqs.cli.group_commands import group_option
 from foqs.cli.numbers import WholeNumber
 from foqs.cli.remote import Remote, remote_command
 from foqs.model import limits
+from foqs.model.aging import AGING_MS_MAX
 from foqs.model.policy import DEPTH_MAX, IN_FLIGHT_MAX, TopicPolicyEntry, TriState
 from foqs.model.serial import KEY_BATCH_MAX, OnDead
 from foqs.model.topic_name import KEY_BUCKETS_MAX
@@ -283,6 +284,21 @@ def key_batch(remote: Remote, namespace: str, topic_name: str, number: int, is_p
 
 @click.command()
 @click.argument("namespace")
+@click.argument("topic_name", metavar="TOPIC")
+@click.argument("number", metavar="MS_PER_PRIORITY", type=WholeNumber(0, AGING_MS_MAX))
+@prefix_option
+@group_option
+@remote_command
+def aging(remote: Remote, namespace: str, topic_name: str, number: int, is_prefix: bool, group: str | None) -> None:
+    """Let items of TOPIC become more urgent by one priority with each MS_PER_PRIORITY ms of waiting.
+
+    0 for strict priorities. Items that wait already keep their places.
+    """
+    _set(remote, namespace, topic_name, is_prefix, group, aging_ms_per_priority=number)
+
+
+@click.command()
+@click.argument("namespace")
 @click.option("--prefix", default="", help="Only topics and prefixes with this prefix.")
 @remote_command
 def policies(remote: Remote, namespace: str, prefix: str) -> None:
@@ -319,6 +335,8 @@ def _row(policy: TopicPolicyEntry) -> tuple[object, ...]:
         order += f", keys in {policy.key_buckets} buckets"
     if policy.key_batch > 1:
         order += f", {policy.key_batch} together"
+    if policy.aging_ms_per_priority:
+        order += f", ages by one priority in {policy.aging_ms_per_priority} ms"
     counts = policy.weight, policy.attempts_max or "", policy.in_flight_max or "", policy.depth_max or ""
     return name, ", ".join(paused) or "no", cap, *counts, expires, _backoff(policy), order, policy.reason
 

@@ -31,6 +31,7 @@ class TopicPolicyChange:
     in_flight_max: int | None
     key_buckets: int | None
     key_batch: int | None
+    aging_ms_per_priority: int | None
     group: str | None
     depth_max: int | None
     dead_letter_on_expiry: TriState | bool | None
@@ -52,6 +53,7 @@ class TopicPolicyChange:
         in_flight_max: int | None = None,
         key_buckets: int | None = None,
         key_batch: int | None = None,
+        aging_ms_per_priority: int | None = None,
         group: str | None = None,
         depth_max: int | None = None,
         dead_letter_on_expiry: TriState | bool | None = None,
@@ -75,6 +77,7 @@ class TopicPolicyChange:
         set_field(self, "in_flight_max", in_flight_max)
         set_field(self, "key_buckets", key_buckets)
         set_field(self, "key_batch", key_batch)
+        set_field(self, "aging_ms_per_priority", aging_ms_per_priority)
         set_field(self, "group", group)
         set_field(self, "depth_max", depth_max)
         set_field(self, "dead_letter_on_expiry", dead_letter_on_expiry)

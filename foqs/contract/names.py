@@ -81,14 +81,14 @@ FIELDS: Mapping[str, Mapping[str, Checked]] = {
         INSIDE="topic group",
         CONTENT="enqueue_paused dequeue_paused reason deliveries_per_second_max weight attempts_max is_prefix"
         " depth_max dead_letter_on_expiry backoff_ms backoff_ms_max serial on_dead in_flight_max"
-        " key_buckets key_batch",
+        " key_buckets key_batch aging_ms_per_priority",
     ),
     "SetTopicPoliciesRequest": _fields(NAMESPACE="namespace_name", CONTENT="changes"),
     "TopicPolicyChange": _fields(
         INSIDE="topic group",
         CONTENT="is_prefix enqueue_paused dequeue_paused reason deliveries_per_second_max weight attempts_max"
         " depth_max dead_letter_on_expiry backoff_ms backoff_ms_max serial on_dead in_flight_max"
-        " key_buckets key_batch",
+        " key_buckets key_batch aging_ms_per_priority",
     ),
     "GetTopicPolicyRequest": _fields(NAMESPACE="namespace_name", INSIDE="topic group", CONTENT="is_prefix"),
     "ListTopicPoliciesRequest": _fields(
@@ -167,13 +167,13 @@ FIELDS: Mapping[str, Mapping[str, Checked]] = {
     "ProveRequest": _fields(PEER="host_id challenge proof"),
     "ReportRequest": _fields(PEER="stocks opened"),
     "OpenedShard": _fields(PEER="shard_id epoch"),
-    "TopicStock": _fields(PEER="namespace_number topic ready_count priority oldest_at_ms is_wanted"),
+    "TopicStock": _fields(PEER="namespace_number topic ready_count priority oldest_at_ms is_wanted urgency"),
     "SeekRequest": _fields(PEER="wishes asks depths"),
     "TopicDepth": _fields(PEER="namespace_number topic items_count"),
     "CapAsk": _fields(PEER="namespace_number topic per_second wanted_count held_count unused_count weight is_short"),
     "TopicWish": _fields(PEER="namespace_number topic count"),
     "HintRequest": _fields(PEER="pointers"),
-    "TopicPointer": _fields(PEER="namespace_number topic host_id ready_count priority oldest_at_ms"),
+    "TopicPointer": _fields(PEER="namespace_number topic host_id ready_count priority oldest_at_ms urgency"),
 }
 """Every field by its struct."""
 

@@ -114,7 +114,8 @@ class Delivery:
 class TopicStats:
     """How many items a topic holds in each state.
 
-    most_urgent_priority: of its ready items; 0 without ready items. oldest_ready_at_ms: the smallest deliver_after of
+    most_urgent_priority: of its ready items; 0 without ready items; of a topic that ages, the priority of the item that
+    comes next. oldest_ready_at_ms: the smallest deliver_after of
     the ready items of the 16 most urgent priorities, in milliseconds since the epoch; 0 without ready items. group: the
     consumer group whose copies are counted; None for the topic's own items. serial: True if the topic delivers one item
     at a time. in_flight_max: the limit of `leased`; None without a limit. ordering_keys, fairness_keys: the
@@ -162,6 +163,7 @@ class StoredItem:
     group: the consumer group whose copy it is; None for the topic's own. ordering_key: of the enqueue, if it gave one.
     key_bucket: the bucket of its key, which it does not show then, if its topic has key_buckets: "17/64" of 64 buckets.
     fairness_key: of the enqueue, if it gave one.
+    urgency: the place of a ready or leased item of a topic that ages, in units of 100 ms; None for the priority.
     """
 
     id: str
@@ -184,6 +186,7 @@ class StoredItem:
     ordering_key: str | None = None
     key_bucket: str | None = None
     fairness_key: str | None = None
+    urgency: int | None = None
 
 
 @dataclass(slots=True)

@@ -276,6 +276,21 @@ class SettingsTable:
         found = self._policies_in_force.get(number)
         return found if found is not None and found.may_limit_depth else None
 
+    def ages(self, number: int) -> bool:
+        """Return True if items of some topics of a namespace age."""
+        found = self._policies_in_force.get(number)
+        return found is not None and found.has_aging
+
+    def aging_ms(self, number: int, name: str) -> int:
+        """Return the wait in which items of a topic become more urgent by one priority; 0 for strict priorities.
+
+        Serial topics have their own order.
+        """
+        found = self._policies_in_force.get(number)
+        if found is None or not found.has_aging or self.serial_policy(number, name) is not None:
+            return 0
+        return found.of(name).aging_ms_per_priority
+
     def attempts_max(self, number: int, topic: str) -> int:
         """Return the failed attempts after which an item of the topic becomes a dead letter."""
         if own := self.policy(number, topic).attempts_max:

@@ -51,8 +51,8 @@ class NamespacePolicies:
     """
 
     __slots__ = (
-        "_in_force", "_prefixes", "has_serial", "limits_in_flight", "may_limit_depth", "may_pause_enqueues", "prefixes",
-        "topics",
+        "_in_force", "_prefixes", "has_aging", "has_serial", "limits_in_flight", "may_limit_depth",
+        "may_pause_enqueues", "prefixes", "topics",
     )  # fmt: skip
 
     def __init__(
@@ -76,6 +76,8 @@ class NamespacePolicies:
         self.may_limit_depth = any(one.depth_max > 0 for one in possible)
         self.has_serial = any(one.serial for one in possible)
         """True if a topic can be serial."""
+        self.has_aging = any(one.aging_ms_per_priority for one in possible)
+        """True if items of a topic can age."""
         self.limits_in_flight = any(one.in_flight_max for some in (topics, prefixes) for one in some.values())
         """True if some topics have a limit of items under lease."""
 

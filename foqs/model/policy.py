@@ -8,6 +8,7 @@ from typing import Any
 from unicodedata import category
 
 from foqs.model import limits
+from foqs.model.aging import AGING_MS_MAX
 from foqs.model.errors import InvalidArgumentError
 from foqs.model.serial import KEY_BATCH_MAX, OnDead
 from foqs.model.topic_name import KEY_BUCKETS_MAX, hidden, parts
@@ -58,6 +59,8 @@ class TopicPolicy:
     """The sequences that its ordering keys share; 0 for one for each key."""
     key_batch: int = 0
     """The most items of a key, or of the serial topic, that one dequeue gets together; 0 for one."""
+    aging_ms_per_priority: int = 0
+    """The wait in which an item becomes more urgent by one priority; 0 for strict priorities."""
 
 
 ORDER_FIELDS = ("serial", "on_dead", "key_buckets", "key_batch")
@@ -173,6 +176,7 @@ _NUMBERS = {
     "in_flight_max": (0, IN_FLIGHT_MAX),
     "key_buckets": (0, KEY_BUCKETS_MAX),
     "key_batch": (0, KEY_BATCH_MAX),
+    "aging_ms_per_priority": (0, AGING_MS_MAX),
     "depth_max": (0, DEPTH_MAX),
     "dead_letter_on_expiry": (min(TriState), max(TriState)),
     "backoff_ms": (0, limits.DELAY_MS_MAX),
@@ -214,6 +218,16 @@ def rate_problem(name: str, value: object) -> str:
     if isinstance(value, int | float) and is_number and (value == 0 or low <= value <= high):
         return ""
     return f"{name} {value!r} is neither 0, which is no cap, nor within {low}..{high}"
+
+
+def check_aging(policy: TopicPolicy, name: str) -> None:
+    """Raise InvalidArgumentError if a topic, or the topics of a prefix, have an order of their own and also age."""
+    order = "serial" if policy.serial else f"key_buckets {policy.key_buckets}" if policy.key_buckets else ""
+    if policy.aging_ms_per_priority and order:
+        raise InvalidArgumentError(
+            f"aging_ms_per_priority {policy.aging_ms_per_priority} is not possible with {order} (of {name!r}), which "
+            "has an order of its own: set one of them to the default"
+        )
 
 
 def check_group_of(policy: TopicPolicy, topic: str, delay_ms: int, *, is_copied: bool) -> None:

@@ -15,6 +15,7 @@ from foqs.model.policy import (
     OwnPolicy,
     TopicPolicy,
     TopicPolicyEntry,
+    check_aging,
     policy_changes_of,
 )
 from foqs.model.topic_name import is_of_group
@@ -94,6 +95,8 @@ class PolicyBook:
             after = after.with_field(field, value, is_set=_is_word(field, value, base, is_prefix=wanted.is_prefix))
         if not is_of_group(wanted.name):
             was, now = [_in_force(one, base, is_prefix=wanted.is_prefix) for one in (before, after)]
+            if "aging_ms_per_priority" in given or "serial" in given or "key_buckets" in given:
+                check_aging(now, wanted.name)
             if now.serial and not was.serial:
                 self._admit_serial(wanted)
             if now.key_buckets != was.key_buckets:

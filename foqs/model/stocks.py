@@ -29,9 +29,16 @@ class Stock(NamedTuple):
 
     ready_count: int
     priority: int = 0
-    """The most urgent priority."""
+    """The priority of the first item, which is the most urgent one unless the topic ages."""
     oldest_at_ms: int = 0
     """The time at which the first item of that priority was due."""
+    urgency: int | None = None
+    """The place of the first item if the topic ages; None if its priority is its place."""
+
+    @property
+    def place(self) -> int:
+        """The place of the first item in the order of the topic."""
+        return self.priority if self.urgency is None else self.urgency
 
 
 NO_STOCK = Stock(0)

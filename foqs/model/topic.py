@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 OLDEST_URGENCIES_MAX = 16
 """Priorities of a topic that are checked for its oldest item."""
+OLDEST_ITEMS_MAX = 256
+"""Items of a topic with more urgencies that are checked for the oldest one."""
 OPEN_LEASES_OF_TOPIC_RATIO = 4
 """Ratio of a topic's leases to the free leases of the shard: one topic can have 200,000 leases, two can have 111,111
 each.
@@ -160,8 +162,9 @@ class ReadyWindow:
     def oldest_due_at(self) -> int | None:
         """Return the earliest due time in the window; None if it is empty.
 
-        Within one urgency the first item is the oldest, so only the OLDEST_URGENCIES_MAX most urgent urgencies are
-        checked.
+        Within one urgency the first item is the oldest, so the OLDEST_URGENCIES_MAX most urgent urgencies are checked.
+        In a topic that ages nearly each item has an urgency of its own, and old ones are near the head, so with more
+        urgencies the first OLDEST_ITEMS_MAX items are checked as well.
         """
         sort_keys = self.sort_keys
         if not sort_keys:
@@ -173,6 +176,8 @@ class ReadyWindow:
                 break  # Most topics end here at once, which matters because a host checks all topics in turn.
             first = sort_keys[bisect_left(sort_keys, order.sort_key(order.urgency_of(first) + 1, 0, 0, 0))]
             oldest = min(oldest, order.due_at_of(first))
+        else:
+            oldest = min(oldest, *map(order.due_at_of, sort_keys[:OLDEST_ITEMS_MAX]))
         return oldest
 
     def _trim(self) -> None:
@@ -252,6 +257,7 @@ class ShardTopic(ItemCounts):
         "claiming_count",
         "fairness_key",
         "first_enqueued_at",
+        "has_places",
         "holds_on_dead",
         "is_serial",
         "keyed",
@@ -323,6 +329,8 @@ class ShardTopic(ItemCounts):
         """The items that it has delivered last, in order, being serial. All end before others are delivered."""
         self.slot = NO_SLOT
         """Its slot while it is a serial topic of the shard."""
+        self.has_places = False
+        """True once it got an item with a place of its own, since it ages or did so (foqs/model/aging.py)."""
         self.holds_on_dead = False
         """True if it delivers nothing while it has a dead letter, being serial."""
         self.first_enqueued_at = 0

@@ -13,7 +13,8 @@ from foqs.model.held import HeldChanges, Holder, NamespaceDigest
 from foqs.model.item import ShardItem
 from foqs.model.seen_image import ImageKey
 from foqs.model.shard_place import FOUND_NOTHING, EpochGiven, FoundShard
-from foqs.model.slots import SlotMove, SlotTable
+from foqs.model.slot_changes import SlotChanges
+from foqs.model.slots import SlotMove
 from foqs.model.topic import ShardTopic
 
 TIMER_LANE = 0
@@ -45,6 +46,8 @@ class Rewrite:
     is_in_place: bool = False
     """True if the row already has this sort key, as that of an item under lease has; only its counts change."""
     expires_at: int | None = None
+    place: int | None = None
+    """The new place of an item that ages, or has aged; None if it stays."""
 
 
 @dataclass(slots=True)
@@ -145,35 +148,6 @@ class SlotArrival(NamedTuple):
     """The numbers up to which the logs of the former shard are read, by namespace."""
 
 
-class SlotIds(NamedTuple):
-    """The ids of a namespace that last arrived with slots."""
-
-    namespace: int
-    version: int
-    """The version of the table of the move."""
-    slots: tuple[int, ...]
-    """All moved slots."""
-    read_to: int
-    """The number up to which the log of the other shard is read."""
-    first: int
-    """The number of the first arrived id in this shard's own log."""
-    moved_end: int
-    """The number after the last arrived id."""
-
-
-class SlotChanges(NamedTuple):
-    """The changes of a transaction to the slots of the shard."""
-
-    kept: SlotTable | None = None
-    """The new table of its copy."""
-    arriving: SlotMove | None = None
-    """The move to this shard that begins."""
-    appended: SlotIds | None = None
-    """The ids of the slots that arrive with the transaction."""
-    has_arrived: bool = False
-    """True if the move to this shard has ended."""
-
-
 class SeenLog(Protocol):
     """The logs of dedup ids for a new owner, which reads them on another thread during transactions, one call at a
     time.
@@ -211,6 +185,8 @@ class Transaction:
     namespaces_new: list[tuple[int, bytes]] = field(default_factory=list)
     """Number and name of each namespace that has its first topic here."""
     inserts: list[ShardItem] = field(default_factory=list)
+    inserts_placed: list[ShardItem] = field(default_factory=list)
+    """Inserts of items of topics that age, whose places are not their priorities."""
     inserts_short_lived: list[ShardItem] = field(default_factory=list)
     """Inserts of items that are likely to be deleted within seconds; the store can keep them in another form."""
     copies_ended: list[CopyKey] = field(default_factory=list)
@@ -247,6 +223,10 @@ class Transaction:
     look_ups_with_payload: bool = False
     """True if content and reason of death are read; otherwise they are empty."""
 
+    @property
+    def inserts_count(self) -> int:
+        return len(self.inserts) + len(self.inserts_placed) + len(self.inserts_short_lived)
+
 
 class ItemRow(NamedTuple):
     """A stored item: `foqs.storage.schema.item_columns.ITEM_COLUMNS`, of which the last ones are its content."""
@@ -264,12 +244,19 @@ class ItemRow(NamedTuple):
     deliveries: int
     failed_attempts: int
     death_reason: bytes | None
+    place: int | None
+    """The urgency of an item that ages, while it is ready; None for the priority."""
     content: ItemContent
 
     @property
     def was_dead(self) -> bool:
         """True if the item is a dead letter, or was redriven from one: a redrive leaves an empty reason."""
         return self.death_reason is not None
+
+    @property
+    def ready_urgency(self) -> int:
+        """The urgency that the row has while the item is ready."""
+        return self.priority if self.place is None else self.place
 
 
 class ClaimedRow(NamedTuple):
@@ -294,6 +281,7 @@ class FetchedRow(NamedTuple):
     """The rest of an item that is known by its sort key alone, with the columns that a claim needs."""
 
     key: int
+    priority: int
     enqueued_at: int
     expires_at: int
     lease_ms: int
@@ -311,7 +299,7 @@ class TransactionResult:
     read_count: int = 0
     """Rows read by the refills and fetches."""
     refilled: list[list[tuple[int, int, int, int, int]]] = field(default_factory=list)
-    """The rows of each refill: (urgency, due_at, key, topic, priority), the last two being 0 outside the timer lane."""
+    """The rows of each refill: (urgency, due_at, key, topic, place), the last two being 0 outside the timer lane."""
     read_ahead: dict[int, FetchedRow] = field(default_factory=dict)
     """Rows by key, of the refills that are with_payload."""
     fetched: Mapping[int, ItemRow | FetchedRow] = field(default_factory=dict)

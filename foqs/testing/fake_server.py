@@ -18,6 +18,7 @@ from foqs.model.item import ShardItem
 from foqs.model.seen import BLOCK_IDS
 from foqs.model.seen_image import ImageKey
 from foqs.model.serial import SERIAL_DUE_AT
+from foqs.model.slot_changes import SlotChanges
 from foqs.shard.port import (
     TIMER_LANE,
     ClaimedRow,
@@ -29,12 +30,12 @@ from foqs.shard.port import (
     SeenIds,
     SeenPart,
     SessionLostError,
-    SlotChanges,
     StoredClaim,
     Transaction,
     TransactionFailedError,
     TransactionResult,
 )
+from foqs.storage.schema.item_columns import placed_row
 from foqs.storage.sessions import whole_reads
 from foqs.storage.shard.formats import pack_seen, unpack_items
 from foqs.storage.shard.packs.pack import PackPlan, Tombstone
@@ -298,7 +299,7 @@ class FakeServer:
                 row = tables.items[key]
                 require(row.lane == TIMER_LANE or not self.strict, f"row {key:x} is woken and is not delayed")
                 due_at = SERIAL_DUE_AT if key in script.wakes_in_place else row.due_at
-                tables.put(row._replace(lane=row.topic, urgency=row.priority, due_at=due_at))
+                tables.put(row._replace(lane=row.topic, urgency=row.ready_urgency, due_at=due_at))
         for key in script.deletes:
             if self._is_there(tables.row(key) is not None, f"row {key:x} is deleted"):
                 tables.delete(key)
@@ -393,16 +394,15 @@ class FakeServer:
         found = []
         for urgency, due_at, key in self.tables.after(refill.lane, refill.edge, refill.limit):
             row = self.tables.items[key]
-            topic, priority = (row.topic, row.priority) if refill.lane == TIMER_LANE else (0, 0)
-            found.append((urgency, due_at, key, topic, priority))
+            topic, place = (row.topic, row.ready_urgency) if refill.lane == TIMER_LANE else (0, 0)
+            found.append((urgency, due_at, key, topic, place))
         return self.reads.whole(found)
 
 
 def leave_unread(transaction: Transaction, result: TransactionResult, items: Mapping[int, ItemRow]) -> None:
     """Leave out the contents for refills and claims beyond the bytes that a transaction can read."""
     refills = zip(transaction.refills, result.refilled, strict=True)
-    keys = [[sort_key[2] for sort_key in found] for refill, found in refills
-            if refill.with_payload]  # fmt: skip
+    keys = [[sort_key[2] for sort_key in found] for refill, found in refills if refill.with_payload]
     result.read_ahead = _first_contents([fetched_row(items[key]) for some in keys for key in some], result.unread)
     result.fetched = _first_contents([fetched_row(items[key]) for key in sorted(result.fetched)], result.unread)
 
@@ -435,7 +435,7 @@ def new_row(item: ShardItem) -> ItemRow:
     assert item.content is not None
     return ItemRow(
         item.key, TIMER_LANE if delayed else number, 0 if delayed else item.priority, item.due_at, number,
-        item.priority, item.enqueued_at, item.expires_at, item.lease_ms, int(item.at_most_once), 0, 0, None,
+        item.priority, item.enqueued_at, item.expires_at, item.lease_ms, int(item.at_most_once), 0, 0, None, None,
         item.content,
     )  # fmt: skip
 
@@ -449,7 +449,7 @@ def make_script(transaction: Transaction, plan: PackPlan, result: TransactionRes
         topics_gone=list(transaction.topics_gone),
         topics_new=[(topic.number, topic.namespace, topic.name.encode()) for topic in transaction.topics_new],
         namespaces_new=list(transaction.namespaces_new),
-        inserts=[new_row(item) for item in plan.inserts],
+        inserts=[*map(new_row, plan.inserts), *map(placed_row, transaction.inserts_placed)],
         promoted=list(plan.promoted),
         packs_new=[(pack.id, pack.contents) for pack in plan.packs_new],
         seen_new=list(transaction.seen_new),
@@ -487,14 +487,14 @@ def make_script(transaction: Transaction, plan: PackPlan, result: TransactionRes
 def _rewritten(row: ItemRow, rewrite: Rewrite) -> ItemRow:
     sort_key = (row.lane, row.urgency, row.due_at)
     lane, urgency, due_at = sort_key if rewrite.is_in_place else (rewrite.lane, rewrite.urgency, rewrite.due_at)
-    content = row.content
     return row._replace(
         lane=lane,
         urgency=urgency,
         due_at=due_at,
         deliveries=rewrite.deliveries,
         failed_attempts=rewrite.failed_attempts,
-        content=content if rewrite.metadata is None else content._replace(metadata=rewrite.metadata),
+        content=row.content if rewrite.metadata is None else row.content._replace(metadata=rewrite.metadata),
         death_reason=row.death_reason if rewrite.death_reason is None else rewrite.death_reason,
         expires_at=row.expires_at if rewrite.expires_at is None else rewrite.expires_at,
+        place=row.place if rewrite.place is None else rewrite.place,
     )

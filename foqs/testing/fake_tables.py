@@ -13,6 +13,7 @@ from foqs.model.cluster import ShardIdentity
 from foqs.model.copy_steps import CopyKey, CopyPlace, CopyStep
 from foqs.model.held import FREED, HeldChanges, HeldId, Holder, NamespaceDigest
 from foqs.model.seen_image import ImageKey
+from foqs.model.slot_changes import SlotIds
 from foqs.model.slots import NO_SLOTS, SlotMove, SlotTable
 from foqs.shard.port import (
     TIMER_LANE,
@@ -21,7 +22,6 @@ from foqs.shard.port import (
     SeenExtent,
     SeenPart,
     SeenRow,
-    SlotIds,
     StoredClaim,
     StoredImage,
 )

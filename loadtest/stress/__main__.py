@@ -33,6 +33,7 @@ from loadtest.stress import rolling as rolling_run
 from loadtest.stress import rotation as rotation_run
 from loadtest.stress import shares as shares_run
 from loadtest.stress import sick_shard as sick_shard_run
+from loadtest.stress import starvation as starvation_run
 from loadtest.stress import take_over as take_over_run
 from loadtest.stress.verdict import Verdict
 from tests.support.faults import FaultError
@@ -55,6 +56,17 @@ def overload(minutes: float, peak_seconds: float, json_path: Path | None) -> Non
     """Three times the peak, open loop."""
     course = overload_run.Course(peak_s=peak_seconds, overload_s=minutes * 60)
     _publish(overload_run.run(course), json_path)
+
+
+@main.command()
+@click.option("--minutes", default=5.0, show_default=True, help="Of the overload of each of the two topics.")
+@click.option("--rate", default=900.0, show_default=True, help="Urgent items a second, and what consumers take.")
+@click.option("--aging-ms", default=1_000, show_default=True, help="For each of the ten priorities between the items.")
+@_json
+def starvation(minutes: float, rate: float, aging_ms: int, json_path: Path | None) -> None:
+    """Nine urgent items for each other one, in a topic that ages and in a strict one."""
+    course = starvation_run.Course(overload_s=minutes * 60, urgent_items_per_s=rate, aging_ms=aging_ms)
+    _publish(starvation_run.run(course), json_path)
 
 
 @main.command()

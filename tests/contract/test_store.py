@@ -109,11 +109,11 @@ def test_every_field_of_a_row_comes_back_at_its_bounds(shard):
     high.at_most_once = True
     owner.run(inserts=[low, high])
     rows = owner.look_up(low.key, high.key)
-    assert rows[low.key] == ItemRow(1, 1, -(1 << 31), 0, 1, -(1 << 31), 0, LIFE_MS, 0, 0, 0, 0, None, CONTENT)
+    assert rows[low.key] == ItemRow(1, 1, -(1 << 31), 0, 1, -(1 << 31), 0, LIFE_MS, 0, 0, 0, 0, None, None, CONTENT)
     top = (1 << 31) - 1
     due = (1 << 48) - 1
     assert rows[high.key] == ItemRow(
-        (1 << 64) - 1, top, top, due, top, top, due, due + LIFE_MS, limits.LEASE_MS_MAX, 1, 0, 0, None, CONTENT
+        (1 << 64) - 1, top, top, due, top, top, due, due + LIFE_MS, limits.LEASE_MS_MAX, 1, 0, 0, None, None, CONTENT
     )
 
 

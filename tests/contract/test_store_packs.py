@@ -94,9 +94,23 @@ def test_every_field_of_a_packed_item_comes_back_at_its_bounds(shard, monkeypatc
     assert owner.run(inserts_short_lived=[low, high]).packed_count == 2
     top, due = (1 << 31) - 1, (1 << 48) - 1
     expected = {
-        1: ItemRow(1, 1, -(1 << 31), 0, 1, -(1 << 31), 0, LIFE_MS, 0, 0, 0, 0, None, CONTENT),
+        1: ItemRow(1, 1, -(1 << 31), 0, 1, -(1 << 31), 0, LIFE_MS, 0, 0, 0, 0, None, None, CONTENT),
         high.key: ItemRow(
-            high.key, top, top, due, top, top, due, due + LIFE_MS, limits.LEASE_MS_MAX, 1, 0, 0, None, high.content
+            high.key,
+            top,
+            top,
+            due,
+            top,
+            top,
+            due,
+            due + LIFE_MS,
+            limits.LEASE_MS_MAX,
+            1,
+            0,
+            0,
+            None,
+            None,
+            high.content,
         ),
     }
     assert owner.look_up(*expected) == expected

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from foqs.model.seen import digest_of
+from foqs.model.slot_changes import SlotChanges, SlotIds
 from foqs.model.slots import NO_SLOTS, SlotMove, first_table, moved
-from foqs.shard.port import SeenIds, SeenName, SeenRow, SlotArrival, SlotChanges, SlotIds, TransactionFailedError
+from foqs.shard.port import SeenIds, SeenName, SeenRow, SlotArrival, TransactionFailedError
 from tests.contract.owner import SHARD_ID, Owner, new_item, new_topic
 
 OTHER = 9

@@ -206,3 +206,15 @@ def test_items_with_ordering_keys_are_enqueued_counted_and_redriven_by_key(shell
     assert (told["key_buckets"], told["own_fields"]) == (16, ["key_buckets"])
     assert shell.json("topic", "key-batch", "ns", "events", "100")["key_batch"] == 100
     assert "no, keys in 16 buckets, 100 together" in shell.run("topic", "policies", "ns").stdout
+
+
+def test_a_topic_ages_by_a_policy_of_its_own_or_of_a_prefix(shell: Shell) -> None:
+    told = shell.json("topic", "aging", "ns", "orders", "60000")
+    assert (told["aging_ms_per_priority"], told["own_fields"]) == (60_000, ["aging_ms_per_priority"])
+    assert shell.json("topic", "aging", "ns", "mail/", "500", "--prefix")["is_prefix"]
+    told = shell.run("topic", "policies", "ns").stdout
+    assert "no, ages by one priority in 60000 ms" in told
+    assert "no, ages by one priority in 500 ms" in told
+    refused = shell.run("topic", "serial", "ns", "orders", "on")
+    assert refused.exit_code != 0
+    assert "aging_ms_per_priority 60000 is not possible with serial" in refused.stderr

@@ -209,6 +209,7 @@ CASES: dict[str, list[Case]] = {
     "READ_TOMBSTONES": [Case("PRIMARY", CLAIM_COUNT + SLACK, with_payload=True)],
     "REWRITE_CLAIM": [Case("PRIMARY", 3, (b"", 5))],
     "REWRITE_ITEM": [Case("PRIMARY", 3, (0, 0, 9, 1, 1, None, b"m", None, 5))],
+    "REPLACE_ITEM": [Case("PRIMARY", 3, fill=lambda text: text.format(7, 5))],
     "RECOUNT_ITEMS": [
         Case(
             "PRIMARY",

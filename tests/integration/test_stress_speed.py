@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadtest.stress import bulk, isolation, lease_ends, long_life, loop_holds, overload
+from loadtest.stress import bulk, isolation, lease_ends, long_life, loop_holds, overload, starvation
 
 pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.alone]
 
@@ -17,6 +17,14 @@ def test_an_overload_is_offered_in_full_and_every_call_is_accounted_for() -> Non
     assert stretches["overload"]["offered a second"] > 2 * peak
     assert stretches["before"]["acked a second"] > 0
     assert verdict.facts["memory of the host, MiB, at the begin"] > 1
+
+
+def test_items_of_low_priority_come_in_a_topic_that_ages_and_hardly_in_a_strict_one() -> None:
+    verdict = starvation.run(starvation.Course(overload_s=8, urgent_items_per_s=90, aging_ms=100))
+    aging, strict = verdict.rows
+    assert strict["low ones taken"] < aging["low ones taken"] <= aging["low ones enqueued"]
+    assert 0 < aging["taken"] < aging["enqueued"]
+    assert verdict.bounds[1].holds
 
 
 def test_what_is_over_a_quota_is_refused_and_nothing_of_the_other_tenant() -> None:

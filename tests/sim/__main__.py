@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from tests.sim.aging_runs import run_aging
 from tests.sim.depth_runs import run_depths
 from tests.sim.gate_runs import run_gates
 from tests.sim.permits import run_permits
@@ -30,6 +31,7 @@ from tests.sim.run import Outcome, run_seed
 @click.option("--groups", "has_groups", is_flag=True, help="With consumer groups, which some seeds have anyway.")
 @click.option("--unique", "is_unique", is_flag=True, help="With items whose ids are taken as long as they live.")
 @click.option("--in-flight", "limits_in_flight", is_flag=True, help="With limits of items in flight.")
+@click.option("--aging", is_flag=True, help="Runs of another kind: a cluster with a topic whose items age.")
 @click.option("--depths", is_flag=True, help="Runs of another kind: a cluster that keeps the depth of a topic.")
 @click.option("--gates", is_flag=True, help="Runs of another kind: slots move with items of serial topics.")
 @click.option("--permits", is_flag=True, help="Runs of another kind: only books of permits, step by step.")
@@ -39,6 +41,7 @@ def main(
     seeds: int,
     verbose: bool,
     keep_going: bool,
+    aging: bool,
     depths: bool,
     gates: bool,
     permits: bool,
@@ -46,7 +49,7 @@ def main(
 ) -> None:
     """Simulate the queue with faults, once per seed."""
     began_s = time.monotonic()
-    run = _run_of(kind, depths=depths, gates=gates, permits=permits, verbose=verbose)
+    run = _run_of(kind, aging=aging, depths=depths, gates=gates, permits=permits, verbose=verbose)
     chosen = range(first, first + seeds) if seed is None else [seed]
     counts: Counter[str] = Counter()
     failed = 0
@@ -65,18 +68,18 @@ def main(
 
 
 def _run_of(
-    kind: dict[str, Any], *, depths: bool, gates: bool, permits: bool, verbose: bool
+    kind: dict[str, Any], *, aging: bool, depths: bool, gates: bool, permits: bool, verbose: bool
 ) -> Callable[[int], Outcome]:
     load_s = kind.pop("load_s")
-    if not depths and not gates and not permits:
+    if not (aging or depths or gates or permits):
         return partial(run_seed, load_s_max=load_s, verbose=verbose, **kind)
-    if depths + gates + permits > 1 or any(kind.values()) or not math.isinf(load_s):
+    if aging + depths + gates + permits > 1 or any(kind.values()) or not math.isinf(load_s):
         raise click.UsageError(
-            "--depths, --gates and --permits are runs of their own kind: no other option changes them"
+            "--aging, --depths, --gates and --permits are runs of their own kind: no other option changes them"
         )
     if permits:
         return run_permits
-    return partial(run_depths if depths else run_gates, verbose=verbose)
+    return partial(run_aging if aging else run_depths if depths else run_gates, verbose=verbose)
 
 
 main()

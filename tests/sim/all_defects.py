@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.sim import (
+    aging_defects,
     batch_defects,
     cap_defects,
     cluster_defects,
@@ -55,8 +56,8 @@ _OF_ONE_HOST = (
     unique_defects,
 )
 _OF_CLUSTERS = (
-    cluster_defects, copy_defects, depth_defects, fair_defects, gate_defects, group_defects, peer_defects,
-    reach_defects, routing_defects, secret_defects, shared_cap_defects, tier_defects,
+    aging_defects, cluster_defects, copy_defects, depth_defects, fair_defects, gate_defects, group_defects,
+    peer_defects, reach_defects, routing_defects, secret_defects, shared_cap_defects, tier_defects,
 )  # fmt: skip
 
 

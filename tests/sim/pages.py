@@ -45,7 +45,7 @@ def _unknown(world: World) -> set[tuple[int, int]]:
         for writer in host.host._shards.writers.values():
             in_flight = writer.shard.in_flight if writer.shard is not None else None
             if in_flight is not None:
-                inserts = [*in_flight.inserts, *in_flight.inserts_short_lived]
+                inserts = [*in_flight.inserts, *in_flight.inserts_placed, *in_flight.inserts_short_lived]
                 unknown.update([(writer.shard_id, item.key) for item in inserts])
     return unknown
 

@@ -64,11 +64,15 @@ def _overtaken(shard: ShardState, key: int, tables: Tables, now_ms: int) -> str:
     if in_flight is not None and (
         key in in_flight.wakes
         or key in in_flight.wakes_in_place
-        or any(insert.key == key for insert in [*in_flight.inserts, *in_flight.inserts_short_lived])
+        or any(insert.key == key for insert in _inserts_of(in_flight))
         or any(rewrite.key == key for rewrite in in_flight.rewrites)
     ):
         return ""  # Committed, and its host does not know yet.
     return _READY
+
+
+def _inserts_of(transaction: Transaction) -> list[ShardItem]:
+    return [*transaction.inserts, *transaction.inserts_placed, *transaction.inserts_short_lived]
 
 
 # ---- the state is what the rows are ----

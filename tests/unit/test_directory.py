@@ -16,6 +16,7 @@ from foqs.cluster.homes.directory import (
     best_of,
 )
 from foqs.cluster.homes.host_interests import INTEREST_MS_MAX, INTEREST_TOPICS_MAX
+from foqs.model.aging import PLACE_UNIT_MS
 from foqs.model.stocks import NO_STOCK, Pointer, Stock
 
 TOPIC = (1, "mail")
@@ -82,6 +83,36 @@ def test_the_more_urgent_items_go_first_whatever_their_age() -> None:
     home.report("a", TOPIC, Stock(5, 3, 0), 0.0)
     home.report("b", TOPIC, Stock(1, 2, 90_000), 0.0)
     assert home.find("c", TOPIC, 1, 0.0) == Pointer(TOPIC, "b", Stock(1, 2, 90_000))
+
+
+def test_of_a_topic_that_ages_the_first_place_counts_and_not_the_priority() -> None:
+    home = made()
+    urgent, waiting = Stock(5, 0, 90_000, 900), Stock(9, 7, 0, 500)
+    home.report("a", TOPIC, urgent, 0.0)
+    home.report("b", TOPIC, waiting, 0.0)
+    assert home.better("a", TOPIC, urgent, 0.0) == Pointer(TOPIC, "b", waiting)
+    assert home.better("b", TOPIC, waiting, 0.0) is None
+    assert home.find("c", TOPIC, 1, 0.0) == Pointer(TOPIC, "b", waiting)
+
+
+def test_places_that_differ_by_less_than_the_age_that_counts_are_as_good() -> None:
+    home = made(lambda count: count - 1)
+    near = 500 + OLDER_MS_MIN // PLACE_UNIT_MS
+    home.report("a", TOPIC, Stock(5, 0, 90_000, near), 0.0)
+    home.report("b", TOPIC, Stock(9, 7, 0, 500), 0.0)
+    home.report("c", TOPIC, Stock(1, 7, 0, near + 1), 0.0)
+    assert home.better("d", TOPIC, Stock(1, 9, 0, near), 0.0) is None
+    assert home.better("d", TOPIC, Stock(1, 9, 0, near + 1), 0.0) == Pointer(TOPIC, "b", Stock(9, 7, 0, 500))
+    found = home.find("d", TOPIC, 1, 0.0)
+    assert found is not None
+    assert found.host_id == "b", "the last one of a and b"
+
+
+def test_a_host_that_knows_of_no_aging_yet_is_compared_by_its_priority() -> None:
+    home = made()
+    home.report("a", TOPIC, Stock(5, 3, 0), 0.0)
+    home.report("b", TOPIC, Stock(5, 0, 0, 900), 0.0)
+    assert home.find("c", TOPIC, 1, 0.0) == Pointer(TOPIC, "a", Stock(5, 3, 0))
 
 
 def test_chance_decides_among_those_that_have_waited_about_as_long() -> None:

@@ -10,7 +10,7 @@ from foqs.storage.shard.export_pages import ExportCriteria, KeyPage, merged_by_k
 
 
 def row(key: int, lane: int = 1) -> ItemRow:
-    return ItemRow(key, lane, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, None, ItemContent(b"1234", b"", b""))
+    return ItemRow(key, lane, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, None, None, ItemContent(b"1234", b"", b""))
 
 
 def criteria(limit: int = 10, bytes_max: int = 1_000) -> ExportCriteria:

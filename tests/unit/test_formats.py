@@ -70,7 +70,7 @@ def _row_of(item: ShardItem, version: int) -> ItemRow:
     number, priority = item.topic.number, item.priority
     return ItemRow(
         item.key, number, priority, item.due_at, number, priority, item.enqueued_at, item.expires_at, item.lease_ms,
-        int(item.at_most_once), 0, 0, None, content,
+        int(item.at_most_once), 0, 0, None, None, content,
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from foqs.cluster.homes.host_interests import INTEREST_MS_MAX, HostInterests, WaitingHosts
 from foqs.cluster.homes.portions import Portions
 from foqs.model import limits
+from foqs.model.aging import PLACE_UNIT_MS
 from foqs.model.stocks import Pointer, Stock, Topic
 
 STOCK_MS_MAX = 45 * limits.SECOND_MS
@@ -227,19 +228,32 @@ class Directory:
             return None
         sure = [(host_id, left) for host_id, left in stocks if not entry.holders[host_id].is_doubtful(now_s)]
         stocks = sure or stocks
-        priority = min([stock.priority for _, stock in stocks])
-        urgent = [(host_id, stock) for host_id, stock in stocks if stock.priority == priority]
+        first = min([stock.place for _, stock in stocks])
+        urgent = [(host_id, stock) for host_id, stock in stocks if stock.place <= last_as_urgent(stock, first)]
         oldest_ms = min([stock.oldest_at_ms for _, stock in urgent])
-        old = [(host_id, stock) for host_id, stock in urgent if stock.oldest_at_ms <= oldest_ms + OLDER_MS_MIN]
+        old = [
+            (host_id, stock)
+            for host_id, stock in urgent
+            if stock.urgency is not None or stock.oldest_at_ms <= oldest_ms + OLDER_MS_MIN
+        ]
         return old[self._choose(len(old))]
 
 
 def _precedes(one: Stock, other: Stock) -> bool:
     if not other.ready_count:
         return True
-    if one.priority != other.priority:
-        return one.priority < other.priority
+    if one.urgency is not None and other.urgency is not None:
+        return last_as_urgent(one, one.urgency) < other.urgency
+    if one.place != other.place:
+        return one.place < other.place
     return one.oldest_at_ms + OLDER_MS_MIN < other.oldest_at_ms
+
+
+def last_as_urgent(stock: Stock, place: int) -> int:
+    """Return the last place that does not count as less urgent than `place`: in a topic that ages, nearly each item
+    has a place of its own, and OLDER_MS_MIN is the difference that counts.
+    """
+    return place if stock.urgency is None else place + OLDER_MS_MIN // PLACE_UNIT_MS
 
 
 def best_of(pointers: Iterable[Pointer]) -> Pointer | None:

@@ -108,7 +108,8 @@ class GuardedPeer:
     async def report(self, stocks: Mapping[Topic, Reported]) -> list[Pointer]:
         """Report this host's items of topics to their home. Returns other hosts with items."""
         reported = [
-            of.TopicStock(number, name, *stock, is_wanted) for (number, name), (stock, is_wanted) in stocks.items()
+            of.TopicStock(number, name, *stock[:3], is_wanted, stock.urgency)
+            for (number, name), (stock, is_wanted) in stocks.items()
         ]
         response = await self.call(_BY_ITSELF, "report", of.ReportRequest(reported))
         return self._claims.pointers(self.host_id, response.pointers, stocks)

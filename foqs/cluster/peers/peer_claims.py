@@ -49,7 +49,7 @@ class PeerClaims:
         found: dict[Topic, Reported] = {}
         for at in claimed:
             topic = _topic_of(at.namespace_number, at.topic)
-            stock = _stock_of(at.ready_count, at.priority, at.oldest_at_ms)
+            stock = _stock_of(at)
             if topic is None or stock is None:
                 self._refuse(peer, "stock", at)
             else:
@@ -126,7 +126,7 @@ class PeerClaims:
         found, living = [], self._living()
         for at in claimed or ():
             topic = _topic_of(at.namespace_number, at.topic)
-            stock = _stock_of(at.ready_count, at.priority, at.oldest_at_ms)
+            stock = _stock_of(at)
             host_id = at.host_id or ""
             is_asked = asked is None or topic in asked
             if topic is None or stock is None or host_id not in living or not is_asked:
@@ -180,11 +180,17 @@ def _topic_of(number: int | None, name: str | None) -> Topic | None:
     return (number, name) if 0 <= number <= _I32_MAX and len(name.encode()) <= limits.TOPIC_BYTES_MAX else None
 
 
-def _stock_of(ready_count: int | None, priority: int | None, oldest_at_ms: int | None) -> Stock | None:
-    if (ready_count or 0) < 0:
+def _stock_of(at: of.TopicStock | of.TopicPointer) -> Stock | None:
+    ready_count = at.ready_count or 0
+    if ready_count < 0:
         return None
-    oldest_at_ms = max(0, min(_I64_MAX, oldest_at_ms or 0))
-    return Stock(min(COUNT_MAX, ready_count or 0), max(-_I32_MAX - 1, min(_I32_MAX, priority or 0)), oldest_at_ms)
+    oldest_at_ms = max(0, min(_I64_MAX, at.oldest_at_ms or 0))
+    urgency = None if at.urgency is None else _as_i32(at.urgency)
+    return Stock(min(COUNT_MAX, ready_count), _as_i32(at.priority or 0), oldest_at_ms, urgency)
+
+
+def _as_i32(value: int) -> int:
+    return max(-_I32_MAX - 1, min(_I32_MAX, value))
 
 
 def _is_time(value: float) -> bool:

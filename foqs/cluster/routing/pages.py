@@ -92,7 +92,8 @@ def _place_of(item: StoredItem) -> Place:
     if item.died_at_ms is not None:
         return Place(sequence, order.sort_key(0, item.died_at_ms, key, shard_id))
     due_at = SERIAL_DUE_AT if sequence and item.fairness_key is None else item.deliver_after_ms
-    return Place(sequence, order.sort_key(item.priority, due_at, key, shard_id))
+    urgency = item.priority if item.urgency is None else item.urgency
+    return Place(sequence, order.sort_key(urgency, due_at, key, shard_id))
 
 
 def _name(topic: TopicStats) -> str:

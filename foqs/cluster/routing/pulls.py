@@ -11,7 +11,7 @@ from typing import NamedTuple
 import structlog
 
 from foqs.background.tasks import Tasks
-from foqs.cluster.homes.directory import best_of
+from foqs.cluster.homes.directory import best_of, last_as_urgent
 from foqs.cluster.homes.interests import Wait
 from foqs.cluster.homes.topic_homes import TopicHomes
 from foqs.cluster.peers.peer_table import Peer
@@ -19,6 +19,7 @@ from foqs.contract.requests import DequeueRequest, Nack, NackRequest, TopicDeman
 from foqs.contract.verbs import Method
 from foqs.host import arguments
 from foqs.model import limits
+from foqs.model.aging import aging_place
 from foqs.model.calls import CallContext, Delivery, PositionErrors
 from foqs.model.errors import FoqsError, UnavailableError
 from foqs.model.stocks import ANY_TOPIC, Pointer, Topic, is_any
@@ -64,11 +65,13 @@ class Pulls:
         number_of: Callable[[str], int | None],
         serves_any: Callable[[], bool],
         nack: Method,
+        aging_ms: Callable[[Topic], int] = lambda topic: 0,
     ) -> None:
         """`local` does a dequeue by this host alone. `remote` returns a host by its id.
 
         `number_of` returns the number of a namespace, None if this host does not know it. `nack` nacks deliveries
-        at the current hosts of their shards, because a shard can move during a pull.
+        at the current hosts of their shards, because a shard can move during a pull. `aging_ms` returns the
+        wait in which items of a topic become more urgent by one priority.
         """
         self._local = local
         self._homes = homes
@@ -76,6 +79,7 @@ class Pulls:
         self._number_of = number_of
         self._serves_any = serves_any
         self._nack = nack
+        self._aging_ms = aging_ms
         self._waits: dict[Wait, None] = {}
         self._is_draining = False
         self.pulls_total: Counter[str] = Counter(dict.fromkeys(("items", "empty", "failed", "late", "given_back"), 0))
@@ -333,9 +337,23 @@ class Pulls:
         self.items_total += len(items)
         if items:
             self._homes.served(pointer)
-        if _is_exhausted(pointer, items):
+        if self._is_exhausted(pointer, items):
             self._homes.was_exhausted(pointer)
         return items
+
+    def _is_exhausted(self, pointer: Pointer, pulled: Sequence[Delivery]) -> bool:
+        """True if the host has no more items that precede the ones of this host."""
+        if not pulled:
+            return True
+        if is_any(pointer.topic[1]):
+            return False
+        last, stock = pulled[-1], pointer.stock  # The most urgent items come first.
+        if stock.urgency is None:
+            return last.priority > stock.priority
+        # If this host knows of no aging yet or any more, the next report tells.
+        aging_ms = self._aging_ms(pointer.topic)
+        place = aging_place(last.deliver_after_ms, last.priority, aging_ms)
+        return not aging_ms or place > last_as_urgent(stock, stock.urgency)
 
     def _is_late(self, remote: Peer, wanted: _Wanted, pointer: Pointer, pull: asyncio.Task[list[Delivery]]) -> None:
         """Give up a pull: its items are released when they arrive, and until then no call waits for the same."""
@@ -406,11 +424,3 @@ def _releases_of(wanted: _Wanted, items: Sequence[Delivery]) -> NackRequest:
     """The nacks that return deliveries that no caller has seen, without counting them."""
     nacks = [Nack(item.receipt, release=True, unseen=True) for item in items]
     return NackRequest(wanted.request.namespace_name, nacks)
-
-
-def _is_exhausted(pointer: Pointer, pulled: Sequence[Delivery]) -> bool:
-    """True if the host has no more items that precede the ones of this host."""
-    if not pulled:
-        return True
-    # The most urgent items come first.
-    return not is_any(pointer.topic[1]) and pulled[-1].priority > pointer.stock.priority

@@ -47,6 +47,9 @@ class LocalHost(LocalServing, LocalTopics, LocalCaps, LocalDepths, Protocol):
     def known_topics(self) -> Collection[Topic]:
         """All topics that can have ready items here."""
 
+    def aging_ms(self, topic: Topic) -> int:
+        """The wait in which items of a topic become more urgent by one priority; 0 for strict priorities."""
+
 
 def _surveyed(table: Table, rounds: HostRounds) -> Table:
     """The verbs for which all hosts say which shards they serve."""
@@ -114,7 +117,9 @@ class Routing(Service):
         divided = DividedCalls(table, routes, partial(merged.call, "listDeadLetters"))
         nack = partial(divided.by_shard, "nack")
         number_of, serves_any = local.number_of, local.serves_any
-        self._pulls = Pulls(table["dequeue"], self._topic_homes, guarded.find, number_of, serves_any, nack)
+        self._pulls = Pulls(
+            table["dequeue"], self._topic_homes, guarded.find, number_of, serves_any, nack, local.aging_ms
+        )
         enqueues = RoutedEnqueue(enqueue, routes, chance.choose, now_s)
         why = WhyEmpty(merged.ask_all, reasons, owners, self._rounds)
         served = {**table, "dequeue": self._pulls.serve, "enqueue": enqueue}

@@ -8,7 +8,7 @@ from operator import neg
 
 from foqs.model import limits, order
 from foqs.model.item import ShardItem
-from foqs.model.topic import OLDEST_URGENCIES_MAX
+from foqs.model.topic import OLDEST_ITEMS_MAX, OLDEST_URGENCIES_MAX
 from foqs.shard.writer.shard_writer import ShardWriter
 
 _MANY = 32
@@ -44,8 +44,8 @@ class PrefetchBuffer:
         return self.sort_keys[-1] if self.sort_keys else order.LAST
 
     def oldest_due_at(self) -> int | None:
-        """Return the due time of the oldest item, or None. As in a window, checks the first item of each of the
-        OLDEST_URGENCIES_MAX most urgent urgencies.
+        """Return the due time of the oldest item, or None, as far as a window checks them
+        (`ReadyWindow.oldest_due_at`).
         """
         oldest: int | None = None
         end = len(self.sort_keys)
@@ -58,6 +58,8 @@ class PrefetchBuffer:
             end = bisect_right(
                 self.sort_keys, -order.sort_key(order.urgency_of(sort_key) + 1, 0, 0, 0), 0, end, key=neg
             )
+        else:
+            oldest = min(map(order.due_at_of, self.sort_keys[-OLDEST_ITEMS_MAX:]), default=oldest)
         return oldest
 
     @property

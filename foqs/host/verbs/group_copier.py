@@ -14,6 +14,7 @@ from foqs.host.shards.shards import Shards
 from foqs.host.shards.waiting import Answer, Waiting
 from foqs.host.verbs.exports import Exports
 from foqs.model import limits, order
+from foqs.model.aging import aging_place
 from foqs.model.copy_steps import CopyKey, CopyPlace, CopyStep
 from foqs.model.errors import FoqsError
 from foqs.model.groups import NO_GROUPS, TopicGroup
@@ -218,6 +219,9 @@ class GroupCopier(Service):
             topic = index.topic(number, name)
             due_at = SERIAL_DUE_AT if topic.is_serial else row.due_at
             key = index.next_key()
+            aging_ms = self._namespaces.settings.aging_ms(number, name)
+            urgency = aging_place(due_at, row.priority, aging_ms) if aging_ms else row.priority
+            topic.has_places = topic.has_places or aging_ms > 0
             # One that is due counts as ready from the beginning, as items that were never delayed do.
             enqueued_at = max(row.enqueued_at, row.due_at) if row.due_at <= now_ms else row.enqueued_at
             items.append(
@@ -226,7 +230,7 @@ class GroupCopier(Service):
                     topic,
                     row.priority,
                     due_at,
-                    order.sort_key(row.priority, due_at, key, shard.shard_id),
+                    order.sort_key(urgency, due_at, key, shard.shard_id),
                     Phase.INSERTING,
                     enqueued_at,
                     expires_at,

@@ -15,6 +15,7 @@ from foqs.host.dispatch.topic_queue import TopicQueue
 from foqs.host.registry.namespaces import Namespaces
 from foqs.host.shards.shards import Shards
 from foqs.model import limits, order
+from foqs.model.aging import priority_at
 from foqs.model.errors import FoqsError, UnavailableError
 from foqs.model.shared_caps import CapKey
 from foqs.model.stocks import NO_STOCK, Stock, Topic
@@ -129,11 +130,16 @@ class Stocks:
         if first == order.LAST:
             return NO_STOCK
         ready_count = max(1, sum([part.ready for part in queue.parts.values()])) - queue.waiting_count
-        return (
-            Stock(ready_count, order.urgency_of(first), order.due_at_of(first))
-            if first > order.FIRST and ready_count > 0
-            else NO_STOCK
-        )
+        if first == order.FIRST or ready_count <= 0:
+            return NO_STOCK
+        place, due_at = order.urgency_of(first), order.due_at_of(first)
+        if aging_ms := self.aging_ms(topic):
+            return Stock(ready_count, priority_at(place, due_at, aging_ms), due_at, place)
+        return Stock(ready_count, place, due_at)
+
+    def aging_ms(self, topic: Topic) -> int:
+        """Return the wait in which items of a topic become more urgent by one priority; 0 for strict priorities."""
+        return self._dispatcher.settings.aging_ms(*topic)
 
     def depth(self, topic: Topic) -> int:
         return self._depths.here(topic)

@@ -7,13 +7,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from foqs.contract.requests import NewItem
 from foqs.host import arguments
 from foqs.host.admission.depths import Depths, Room
-from foqs.host.verbs.serial_rules import bucket_fault, serial_due_at, serial_fault
+from foqs.host.verbs.serial_rules import aging_fault, bucket_fault, serial_due_at, serial_fault
 from foqs.model import ids, limits, order
+from foqs.model.aging import aging_place
 from foqs.model.calls import DeliveryPolicy, ItemContent, PositionErrors
 from foqs.model.copy_steps import CopyKey
 from foqs.model.errors import FoqsError, InvalidArgumentError, PausedError, TooLargeError
 from foqs.model.groups import COPIES_PER_CALL_MAX, Copy, NamespaceGroups
-from foqs.model.item import Phase, ShardItem
+from foqs.model.item import Phase, ShardItem, by_topic
 from foqs.model.namespace import Namespace, SettingsTable
 from foqs.model.policy import TopicPolicy
 from foqs.model.topic import ShardTopic
@@ -254,6 +255,8 @@ class ItemMaker:
             )  # fmt: skip
         if serials is not None:
             _follow(self._settings, made.values(), result.copies)
+        if self._settings.ages(number):
+            _set_places(self._settings, result.all(), shard_id)
         if made and index.namespace_names.get(number) != namespace.name:
             index.name_namespace(namespace)
 
@@ -262,7 +265,9 @@ class ItemMaker:
         if not name.isprintable() and is_hidden(name):  # The first test is quick, and hardly any name fails it.
             if name not in serial and name not in fair:
                 return arguments.topic_fault(name)
-            if name not in fair and (fault := bucket_fault(self._settings.policy(number, name), name)) is not None:
+            policy = self._settings.policy(number, name)
+            fault: FoqsError | None = None if name in fair else bucket_fault(policy, name)
+            if (fault := fault or aging_fault(policy, name)) is not None:
                 return fault
         pauses, serials = self._settings.enqueue_pauses(number), self._settings.serials(number)
         if pauses is not None and (policy := pauses.of(name)).enqueue_paused:
@@ -327,6 +332,17 @@ def _follow(settings: SettingsTable, items: Iterable[ShardItem], copies: Mapping
         policy = settings.serial_policy(topic.namespace, topic.name)
         if topic.is_serial != (policy is not None):
             topic.follow(policy)
+
+
+def _set_places(settings: SettingsTable, items: Iterable[ShardItem], shard_id: int) -> None:
+    """Give the items of topics that age their places."""
+    for topic, some in by_topic(items).items():
+        aging_ms = settings.aging_ms(topic.namespace, topic.name)
+        if aging_ms:
+            topic.has_places = True
+            for item in some:
+                place = aging_place(item.due_at, item.priority, aging_ms)
+                item.sort_key = order.sort_key(place, item.due_at, item.key, shard_id)
 
 
 def _topic_paused(name: str, policy: TopicPolicy) -> PausedError:

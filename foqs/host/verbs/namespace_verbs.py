@@ -16,7 +16,15 @@ from foqs.model import limits
 from foqs.model.calls import CallContext, NamespacePage, PositionErrors
 from foqs.model.errors import FoqsError, InvalidArgumentError, UnavailableError
 from foqs.model.namespace import Namespace, NamespaceSettings, check_namespace_name, with_changes
-from foqs.model.policy import NOTHING_SAID, ORDER_FIELDS, TopicPolicyEntry, TopicPolicyPage, place_of, policy_page
+from foqs.model.policy import (
+    NOTHING_SAID,
+    ORDER_FIELDS,
+    TopicPolicyEntry,
+    TopicPolicyPage,
+    check_aging,
+    place_of,
+    policy_page,
+)
 from foqs.model.policy_book import NamedChange
 from foqs.model.principal import Principal
 from foqs.storage.meta.meta_policies import Changed, PolicyCensus
@@ -124,7 +132,7 @@ class NamespaceVerbs:
     async def set_topic_policy(self, request: of.SetTopicPolicyRequest) -> TopicPolicyEntry:
         """Raises InvalidArgumentError also for too many policies."""
         namespace_name = check_namespace_name(request.namespace_name)
-        wanted = _named(request)
+        wanted = self._named(namespace_name, request)
         self._namespaces.require_durable()
         (changed,) = await self._set_policies(namespace_name, [wanted])
         if isinstance(changed, FoqsError):
@@ -139,7 +147,7 @@ class NamespaceVerbs:
         wanted: dict[int, NamedChange] = {}
         for position, change in enumerate(request.changes):
             try:
-                wanted[position] = _named(change)
+                wanted[position] = self._named(namespace_name, change)
             except InvalidArgumentError as error:
                 errors[position] = error.with_traceback(None)
         self._namespaces.require_durable()
@@ -147,6 +155,15 @@ class NamespaceVerbs:
         found = zip(wanted, changed, strict=True)
         errors.update({position: one for position, one in found if isinstance(one, FoqsError)})
         return dict(sorted(errors.items()))
+
+    def _named(self, namespace_name: str, change: of.SetTopicPolicyRequest | of.TopicPolicyChange) -> NamedChange:
+        """Check the names of a change, and whether a group can age. Raises InvalidArgumentError."""
+        named = _named(change)
+        number = self._namespaces.number_of(namespace_name)
+        if change.group and change.aging_ms_per_priority and number is not None:
+            policy = self._namespaces.settings.policy(number, change.topic or "")
+            check_aging(replace(policy, aging_ms_per_priority=change.aging_ms_per_priority), change.topic or "")
+        return named
 
     async def _set_policies(self, namespace_name: str, wanted: list[NamedChange]) -> Changed:
         """Make the changes, and let this host follow. Those that make topics serial need the answers of all shards."""

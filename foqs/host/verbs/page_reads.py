@@ -215,4 +215,5 @@ def stored_item(shard: ShardState, row: ItemRow, topic_name: str, now: Now) -> S
         ordering_key=ordering_key_of(topic_name),
         key_bucket=bucket_of(topic_name),
         fairness_key=fairness_key_of(topic_name),
+        urgency=row.urgency if row.place is not None and row.lane > 0 else None,
     )

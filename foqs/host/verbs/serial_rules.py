@@ -44,6 +44,17 @@ def bucket_fault(policy: TopicPolicy, name: str) -> UnavailableError | None:
     )
 
 
+def aging_fault(policy: TopicPolicy, name: str) -> InvalidArgumentError | None:
+    """Return the error for items with a key of a topic that ages, or None."""
+    if not policy.aging_ms_per_priority:
+        return None
+    return InvalidArgumentError(
+        f"{described(name)} is not possible, since the topic ages (aging_ms_per_priority "
+        f"{policy.aging_ms_per_priority}), and the items of a key have their own order: leave the key out, or set "
+        "aging_ms_per_priority to 0"
+    )
+
+
 def serial_due_at(new: NewItem) -> int:
     """Return the due time of an item of a serial topic. Raises InvalidArgumentError for an item with a delay."""
     given = "deliver_after_ms" if new.deliver_after_ms is not None else "delay_ms" if new.delay_ms else ""

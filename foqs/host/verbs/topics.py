@@ -13,6 +13,7 @@ from foqs.host import arguments
 from foqs.host.dispatch.dispatcher import Dispatcher
 from foqs.host.registry.namespaces import Namespaces
 from foqs.host.shards.shards import Shards
+from foqs.host.verbs.head_priorities import Head, is_place, read_priorities
 from foqs.host.verbs.page_reads import Slices
 from foqs.model import limits, order
 from foqs.model.calls import CallContext, TopicPage, TopicStats
@@ -57,11 +58,15 @@ class Topics:
             raise self._shards.none_served(lost)
         await self._wait_for_counts()
         found: list[TopicStats] = []
+        heads: list[Head] = []
         after: str | None = request.page_token
         while after is not None and len(found) <= limit:
             after = await self._slices.run(
-                functools.partial(self._find, context.shards, namespace.number, prefix, after, limit + 1, found)
+                functools.partial(self._find, context.shards, namespace.number, prefix, after, limit + 1, found, heads)
             )
+        if heads:
+            for at, priority in (await read_priorities(self._shards, heads)).items():
+                found[at].most_urgent_priority = priority
         if context.shards is not None and not partial:
             self._shards.asked(context.shards)  # A shard that has left meanwhile is not counted in full.
         token = hidden(found[limit - 1].topic, found[limit - 1].group) if len(found) > limit else ""
@@ -75,8 +80,11 @@ class Topics:
         after: str,
         count: int,
         found: list[TopicStats],
+        heads: list[Head],
     ) -> str | None:
         """Add topics that hold items to `found`, up to `count` in all, and check about SLICE_TOPICS_MAX topics.
+
+        The first items of those that age are added to `heads`.
 
         Returns the name to continue after, or None at the end.
         """
@@ -94,7 +102,7 @@ class Topics:
             scanned_count += len(some)
             after = name
             if any(part.total or (part.keyed is not None and part.keyed.total) for part in some):
-                found.append(self._stats(some))
+                found.append(self._stats(some, len(found), heads))
         return None
 
     async def _wait_for_counts(self) -> None:
@@ -107,7 +115,7 @@ class Topics:
                 "the items of this host are still being counted: try again", nothing_done=True
             ) from None
 
-    def _stats(self, parts: list[ShardTopic]) -> TopicStats:
+    def _stats(self, parts: list[ShardTopic], position: int, heads: list[Head]) -> TopicStats:
         keyed = [part.keyed for part in parts if part.keyed is not None]
         counts: list[ItemCounts] = [*parts, *keyed]
         ready = sum([part.ready for part in counts])
@@ -121,13 +129,16 @@ class Topics:
             oldest += [prefetched.oldest_due_at(), *map(order.due_at_of, claiming)]
         topic, group = parts[0].shown
         settings = self._dispatcher.settings
+        has_first = bool(ready) and first != order.LAST
+        if has_first and is_place(first, aging_ms := settings.aging_ms(parts[0].namespace, parts[0].name)):
+            heads.append(Head(position, first, aging_ms))
         return TopicStats(
             topic=topic,
             ready=ready,
             delayed=sum([part.delayed for part in counts]),
             leased=sum([part.leased for part in counts]),
             dead=sum([part.dead for part in counts]),
-            most_urgent_priority=order.urgency_of(first) if ready and first != order.LAST else 0,
+            most_urgent_priority=order.urgency_of(first) if has_first else 0,
             oldest_ready_at_ms=min([due_at for due_at in oldest if due_at is not None], default=0) if ready else 0,
             group=group,
             serial=any(part.is_serial for part in parts),

@@ -291,6 +291,7 @@ def fill(item: ShardItem, row: ItemRow | FetchedRow) -> None:
 
 def fill_head(item: ShardItem, row: ItemRow | FetchedRow | ClaimedRow) -> None:
     """Fill in all but the content of an item."""
+    item.priority = row.priority  # The sort key alone has only the urgency.
     item.enqueued_at = row.enqueued_at
     item.expires_at = row.expires_at
     item.lease_ms = row.lease_ms

@@ -154,6 +154,7 @@ TOPIC_POLICY, TOPIC_PREFIX_POLICY = [
         Column("in_flight_max", Integer, nullable=False),
         Column("key_buckets", Integer, nullable=False),
         Column("key_batch", Integer, nullable=False),
+        Column("aging_ms_per_priority", Integer, nullable=False),
         Column("explicit", Integer, nullable=False),
     )
     for name, key in (("topic_policy", "topic"), ("topic_prefix_policy", "prefix"))

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from pymysql.constants import FIELD_TYPE
 
+from foqs.model import order
 from foqs.model.calls import NO_CONTENT, ItemContent
 from foqs.model.item import ShardItem
 from foqs.shard.port import FetchedRow, ItemRow
@@ -30,6 +31,10 @@ class Column(NamedTuple):
     """The value for items stored before the column existed, or inserted without it."""
     since: int = 1
     """The migration of schema/shard that added it, which is also the format version of the packs that have it."""
+
+    @property
+    def is_nullable(self) -> bool:
+        return " NOT NULL" not in self.sql_type
 
 
 KEY_COLUMNS: Final = (
@@ -54,8 +59,9 @@ STATE_COLUMNS: Final = (
     Column("deliveries", "int unsigned NOT NULL DEFAULT 0", FIELD_TYPE.LONG | UNSIGNED, "I", default=0),
     Column("failed_attempts", "int unsigned NOT NULL DEFAULT 0", FIELD_TYPE.LONG | UNSIGNED, "I", default=0),
     Column("death_reason", "varbinary(255) NULL", FIELD_TYPE.BLOB, "B"),
+    Column("place", "int NULL", FIELD_TYPE.LONG, "i", since=10),
 )
-"""The columns that deliveries change: inserts omit them, and a packed item has the defaults."""
+"""Columns that most inserts omit, because deliveries set them, or aging alone; a packed item has the defaults."""
 
 CONTENT_COLUMNS: Final = (
     Column("payload", "mediumblob NOT NULL", FIELD_TYPE.BLOB, "I"),
@@ -110,6 +116,15 @@ def inserted_integers(item: ShardItem) -> tuple[int, ...]:
         item.lease_ms,
         item.at_most_once,
     )
+
+
+def placed_row(item: ShardItem) -> ItemRow:
+    """Return the row of an inserted item with a place of its own, which a delayed one has when it becomes ready."""
+    assert item.content is not None
+    key, lane, urgency, *given = inserted_integers(item)
+    place = order.urgency_of(item.sort_key)
+    *state, _ = _STATE_DEFAULTS
+    return ItemRow._make((key, lane, place if lane else urgency, *given, *state, place, item.content))
 
 
 def stored_row(values: Sequence[Any]) -> ItemRow:

@@ -190,7 +190,7 @@ REFILL_WITH_PAYLOAD = ended(
     "s" * (1 + len(_CONTENTS)),
 )
 REFILL_TIMERS = ended(
-    "SELECT urgency, due_at, id, topic, priority FROM item FORCE INDEX (lane_order) "
+    "SELECT urgency, due_at, id, topic, COALESCE(place, priority) FROM item FORCE INDEX (lane_order) "
     "WHERE lane = 0 AND urgency = 0 AND (due_at > %s OR (due_at = %s AND id > %s)) "
     "ORDER BY due_at, id LIMIT %s",
     "ssuss",
@@ -284,10 +284,16 @@ REWRITE_ITEM = (
     "expires_at = COALESCE(%s, expires_at), metadata = COALESCE(%s, metadata), "
     "death_reason = COALESCE(%s, death_reason) WHERE id = %s"
 )
+# A redrive gives an item of a topic that ages its place anew: a statement of its own, so that other rewrites do not get
+# longer. It comes after the rewrite of the row, which is counted.
+REPLACE_ITEM = "UPDATE item SET place = {} WHERE id = {}"
 RECOUNT_ITEMS = (
     "UPDATE item FORCE INDEX (PRIMARY) SET deliveries = {}, failed_attempts = {} WHERE {} ORDER BY id LIMIT {}"
 )
-WAKE_ITEMS = "UPDATE item FORCE INDEX (PRIMARY) SET lane = topic, urgency = priority WHERE {} ORDER BY id LIMIT {}"
+WAKE_ITEMS = (
+    "UPDATE item FORCE INDEX (PRIMARY) SET lane = topic, urgency = COALESCE(place, priority) "
+    "WHERE {} ORDER BY id LIMIT {}"
+)
 WAKE_IN_PLACE = (
     "UPDATE item FORCE INDEX (PRIMARY) SET lane = topic, urgency = priority, "
     f"due_at = {SERIAL_DUE_AT} WHERE {{}} ORDER BY id LIMIT {{}}"

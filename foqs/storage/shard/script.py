@@ -11,11 +11,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pymysql.constants import FIELD_TYPE
-
 from foqs.model import limits, order
 from foqs.model.item import ShardItem
 from foqs.model.seen import BLOCK_IDS
+from foqs.model.slot_changes import SlotChanges
 from foqs.model.slots import pack_slots
 from foqs.shard.port import (
     TIMER_LANE,
@@ -25,7 +24,6 @@ from foqs.shard.port import (
     Refill,
     Rewrite,
     SeenRow,
-    SlotChanges,
     Transaction,
     TransactionResult,
 )
@@ -36,6 +34,7 @@ from foqs.storage.schema.item_columns import (
     ITEM_COLUMNS,
     fetched_row,
     inserted_integers,
+    placed_row,
     stored_row,
 )
 from foqs.storage.sessions.exchange import Rows
@@ -58,8 +57,7 @@ _VALUES = ["x'%s'" if column in CONTENT_COLUMNS else "%d" for column in INSERTED
 _ROW = f"({','.join(_VALUES)})"
 """The values of statements.INSERT_ITEMS."""
 _STORED_VALUES = [
-    "x'%s'" if column in CONTENT_COLUMNS else "%s" if column.wire_type == FIELD_TYPE.BLOB else "%d"
-    for column in ITEM_COLUMNS
+    "x'%s'" if column in CONTENT_COLUMNS else "%s" if column.is_nullable else "%d" for column in ITEM_COLUMNS
 ]
 _STORED_ROW = f"({','.join(_STORED_VALUES)})"
 """A row of values for statements.INSERT_STORED_ITEMS."""
@@ -210,6 +208,8 @@ def write_script(
         ahead, rows, guard = commands.packets, commands.rest, commands.guard
     if rows:
         script += [sql.INSERT_ITEMS.format(values) for values in chunks_by_bytes([*map(item_row, rows)])]
+    if placed := [stored_row_literal(placed_row(item)) for item in transaction.inserts_placed]:
+        promoted = [*placed, *promoted]
     if promoted:
         script += [sql.INSERT_STORED_ITEMS.format(values) for values in chunks_by_bytes(promoted)]
     if prepared is None:
@@ -323,6 +323,8 @@ def rewrite_statements(rewrites: Sequence[Rewrite]) -> Iterator[str]:
         sort_key = (change.lane, change.urgency, change.due_at)
         rest = (change.expires_at, change.metadata, change.death_reason)
         yield filled(sql.REWRITE_ITEM, *sort_key, *counts, *rest, change.key)
+        if change.place is not None:
+            yield sql.REPLACE_ITEM.format(change.place, change.key)
     for counts, keys in recounts.items():
         for chunk in key_conditions("id", keys):
             yield from (sql.RECOUNT_ITEMS.format(*counts, *chunk), sql.COUNT_CHANGED)

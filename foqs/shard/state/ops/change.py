@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from foqs.model import limits
+from foqs.model.aging import aging_place
 from foqs.model.calls import ItemState
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError
@@ -120,8 +121,8 @@ class Changes:
 
         The row does not have the TTL itself: it is the time from the enqueue to the expiry, a delay included. A former
         redrive, when the clock was far behind, can have left an expiry before the enqueue: then the TTL is
-        `ttl_ms_max`. Raises NotFoundError if the item is not dead, InvalidArgumentError if another delivery of it is
-        forbidden.
+        `ttl_ms_max`. In a topic that ages, the wait starts anew as well. Raises NotFoundError if the item is not dead,
+        InvalidArgumentError if another delivery of it is forbidden.
         """
         if row.lane >= 0 or row.key in self._timers.changing:
             raise NotFoundError("the item is not a dead letter")
@@ -129,8 +130,14 @@ class Changes:
             raise InvalidArgumentError("an at-most-once item cannot be redriven: it would be delivered twice")
         ttl_ms = row.expires_at - row.enqueued_at
         expires_at = now_ms + (min(ttl_ms, ttl_ms_max) if ttl_ms > 0 else ttl_ms_max)
-        due_at = SERIAL_DUE_AT if self.topic_of(row).is_serial else now_ms
-        rewrite = Rewrite(row.key, row.topic, row.priority, due_at, row.deliveries, 0, None, b"", expires_at=expires_at)
+        topic = self.topic_of(row)
+        due_at = SERIAL_DUE_AT if topic.is_serial else now_ms
+        aging_ms = self._index.settings.aging_ms(topic.namespace, topic.name)
+        urgency = aging_place(now_ms, row.priority, aging_ms) if aging_ms else row.priority
+        place = urgency if aging_ms or row.place is not None else None
+        rewrite = Rewrite(
+            row.key, row.topic, urgency, due_at, row.deliveries, 0, None, b"", expires_at=expires_at, place=place
+        )
         self._change(RowChange(row, rewrite, completion, position))
 
     def _change(self, change: RowChange) -> None:
@@ -158,7 +165,7 @@ class Changes:
         row = change.row
         self._timers.changed(row.key)
         if row.lane == TIMER_LANE:
-            self._timers.add(row.key, self._index.by_number[row.topic], row.priority, row.due_at)
+            self._timers.add(row.key, self._index.by_number[row.topic], row.ready_urgency, row.due_at)
         self._index.events.fail(change.completion, [change.position], error)
 
     def abandon(self, undone: FoqsError) -> None:
@@ -202,7 +209,7 @@ class Changing(Operation):
             if change.rewrite is not None:
                 expires_at = change.rewrite.expires_at or row.expires_at
                 self._index.expires_first_ms = min(self._index.expires_first_ms, expires_at)
-                self._settlements.apply_rewrite(topic, row.priority, change.rewrite)
+                self._settlements.apply_rewrite(topic, row.ready_urgency, change.rewrite)
             if row.lane == TIMER_LANE and self._index.settings.has_event_log:  # Other items had ended before.
                 item = ShardItem(row.key, topic, row.priority, row.due_at, 0, Phase.GONE)
                 fill_head(item, row)

@@ -234,6 +234,8 @@ class Inserting(Operation):
             # Items of a topic without a backlog have their turn soon.
             is_soon = topic.window.edge == order.LAST
             (transaction.inserts_short_lived if is_soon else transaction.inserts).extend(ready_items)
+        if any(topic.has_places for topic in topics):
+            _set_placed_apart(transaction)
         transaction.inserts.sort(key=_key)  # Keys in order cost the server less.
         demand = self._claims.demand
         for topic, ready_items in ready.items():
@@ -254,7 +256,7 @@ class Inserting(Operation):
                 events.enqueued += batch.enqueued(now.server_ms)
             for item in batch.delayed:
                 rows_came(item.topic, TIMER_LANE, 1)
-                self._timers.add(item.key, item.topic, item.priority, item.due_at)
+                self._timers.add(item.key, item.topic, order.urgency_of(item.sort_key), item.due_at)
             index.expires_first_ms = min(index.expires_first_ms, batch.expires_first_ms)
             events.done(batch.completion)
         self._source.in_flight = []
@@ -269,6 +271,14 @@ class Inserting(Operation):
         self._source.in_flight = []
         for batch in self._batches:
             self._source.refuse(batch, unknown)
+
+
+def _set_placed_apart(transaction: Transaction) -> None:
+    """Insert the items of topics that age by themselves: their rows have a column more, and packs have no places."""
+    for some in (transaction.inserts, transaction.inserts_short_lived):
+        transaction.inserts_placed += [item for item in some if item.topic.has_places]
+        some[:] = [item for item in some if not item.topic.has_places]
+    transaction.inserts_placed.sort(key=_key)
 
 
 def _key(item: ShardItem) -> int:

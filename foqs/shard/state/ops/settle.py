@@ -173,7 +173,7 @@ class Settlements:
         if item.lease_due_at:
             self._leases.end(item)
         if item.claim is not None and not item.claim.is_ahead:
-            sort_key = (item.topic.number, item.priority, item.due_at)
+            sort_key = (item.topic.number, order.urgency_of(item.sort_key), item.due_at)
             counts = (item.deliveries + 1, item.failed_attempts)
             self.settle([item], [Rewrite(item.key, *sort_key, *counts, is_in_place=True)])
             return True
@@ -241,7 +241,7 @@ class Settlements:
             return Rewrite(item.key, -number, 0, now_ms, deliveries, failed, metadata, reason.encode())
         if delay_ms > 0:
             return Rewrite(item.key, TIMER_LANE, 0, now_ms + delay_ms, deliveries, failed, metadata)
-        sort_key = (number, item.priority, item.due_at)
+        sort_key = (number, order.urgency_of(item.sort_key), item.due_at)
         return Rewrite(item.key, *sort_key, deliveries, failed, metadata, is_in_place=True)
 
     def begin(self, transaction: Transaction, now: Now, *, after_failure: bool) -> Settling:
@@ -261,11 +261,11 @@ class Settlements:
         operation.write(transaction, now)
         return operation
 
-    def apply_rewrite(self, topic: ShardTopic, priority: int, rewrite: Rewrite) -> None:
-        """Update the state with a row as the rewrite has left it."""
+    def apply_rewrite(self, topic: ShardTopic, urgency: int, rewrite: Rewrite) -> None:
+        """Update the state with a row as the rewrite has left it; a delayed item will have this urgency."""
         rows_came(topic, rewrite.lane, 1)
         if rewrite.lane == TIMER_LANE:
-            self._timers.add(rewrite.key, topic, priority, rewrite.due_at)
+            self._timers.add(rewrite.key, topic, urgency, rewrite.due_at)
         elif rewrite.lane < 0:
             self._index.events.count(topic.namespace, ItemEvent.DEAD_LETTERED, 1)
         else:
@@ -342,7 +342,7 @@ class Settling(Operation):
                     events.topics_changed[topic] = None
             for rewrite, item in zip(settlement.rewrites or (), settlement.items, strict=False):
                 if rewrite is not None:
-                    self._source.apply_rewrite(item.topic, item.priority, rewrite)
+                    self._source.apply_rewrite(item.topic, order.urgency_of(item.sort_key), rewrite)
             if has_event_log:
                 events.ends += settlement.ends(now.server_ms)
             if settlement.completion is not None:

@@ -16,8 +16,9 @@ from foqs.model.clock import Now
 from foqs.model.errors import FoqsError
 from foqs.model.held import HeldId, Holder, NamespaceDigest
 from foqs.model.seen import BLOCK_IDS, SeenWindow
+from foqs.model.slot_changes import SlotChanges, SlotIds
 from foqs.model.slots import SlotMove, SlotTable
-from foqs.shard.port import SeenIds, SlotChanges, SlotIds, Transaction, TransactionResult
+from foqs.shard.port import SeenIds, Transaction, TransactionResult
 from foqs.shard.state.events import Completion
 from foqs.shard.state.index import ShardIndex
 from foqs.shard.state.ops.dedup import Dedup

@@ -30,7 +30,7 @@ class Timer(NamedTuple):
 
     key: int
     topic: ShardTopic
-    priority: int
+    urgency: int
     due_at: int
 
 
@@ -52,14 +52,14 @@ class Timers:
         self._window = ReadyWindow(WindowBudget(), complete=False)
         self._window.edge = order.sort_key(0, max(0, delay_checkpoint - 1), (1 << 64) - 1, (1 << 16) - 1)
         self._topics: dict[int, tuple[ShardTopic, int]] = {}
-        """Topic and priority by key."""
+        """The topic of each item, and its urgency once it is ready, by key."""
         self._note_first()
 
-    def add(self, key: int, topic: ShardTopic, priority: int, due_at: int) -> None:
+    def add(self, key: int, topic: ShardTopic, urgency: int, due_at: int) -> None:
         sort_key = order.sort_key(0, due_at, key, self._index.shard_id)
         if sort_key <= self._window.edge:
             self._window.add(sort_key)
-            self._topics[key] = (topic, priority)
+            self._topics[key] = (topic, urgency)
             if due_at < self.first_due_ms:
                 self.first_due_ms = due_at
             if due_at < self.sweep_at_ms:
@@ -106,8 +106,8 @@ class Timers:
         timers: list[Timer] = []
         for sort_key in window.take(due):
             key = order.key_of(sort_key)
-            topic, priority = self._topics.pop(key)
-            timers.append(Timer(key, topic, priority, order.due_at_of(sort_key)))
+            topic, urgency = self._topics.pop(key)
+            timers.append(Timer(key, topic, urgency, order.due_at_of(sort_key)))
         self._note_first()
         if refill is None and not timers:
             return []
@@ -124,9 +124,9 @@ class Timers:
         sort_keys = [order.sort_key(row[0], row[1], row[2], self._index.shard_id) for row in rows]
         edge = sort_keys[-1] if len(sort_keys) == refill.limit else order.LAST
         kept = []
-        for sort_key, (_, _, key, number, priority) in zip(sort_keys, rows, strict=True):
+        for sort_key, (_, _, key, number, urgency) in zip(sort_keys, rows, strict=True):
             if key not in self.changing:
-                self._topics[key] = (self._index.by_number[number], priority)
+                self._topics[key] = (self._index.by_number[number], urgency)
                 kept.append(sort_key)
         self._window.extend(kept, edge)
         self._note_first()
@@ -163,11 +163,11 @@ class Waking(Operation):
     def committed(self, result: TransactionResult, now: Now) -> None:
         if self._refill is not None:
             self._source.refilled(self._refill, result.refilled[-1])
-        for key, topic, priority, due_at in self._timers:
+        for key, topic, urgency, due_at in self._timers:
             rows_came(topic, TIMER_LANE, -1)
             rows_came(topic, topic.number, 1)
-            place = SERIAL_DUE_AT if key in self._in_place else due_at
-            topic.window.add(order.sort_key(priority, place, key, self._index.shard_id))
+            due_at = SERIAL_DUE_AT if key in self._in_place else due_at  # noqa: PLW2901
+            topic.window.add(order.sort_key(urgency, due_at, key, self._index.shard_id))
             self._index.events.topics_changed[topic] = None
 
     def rolled_back(self, error: FoqsError) -> None:

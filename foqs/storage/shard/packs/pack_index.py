@@ -116,7 +116,8 @@ class PackIndex:
             plan.inserts = transaction.inserts
         wakes_count = len(transaction.wakes) + len(transaction.wakes_in_place)
         changed_count = len(plan.rewrites) + wakes_count + len(plan.deletes)
-        plan.rows_count = len(plan.inserts) + len(plan.promoted) + changed_count + len(plan.fetches)
+        inserts_count = len(plan.inserts) + len(transaction.inserts_placed) + len(plan.promoted)
+        plan.rows_count = inserts_count + changed_count + len(plan.fetches)
         for refill in transaction.refills:
             plan.rows_count += refill.limit
         return plan
@@ -162,7 +163,7 @@ class PackIndex:
         oldest, now_ms = self._oldest, transaction.steady_ms
         if oldest is None or self._has_failed or now_ms - oldest.born_ms < PACK_MS_MAX:
             return
-        come_count = len(transaction.inserts) + len(transaction.inserts_short_lived)
+        come_count = transaction.inserts_count
         count = min((come_count + len(transaction.deletes)) // PROMOTE_OLD_RATIO, PROMOTE_OLD_ITEMS_MAX)
         if now_ms >= self._paused_until_ms:
             count = max(count, PROMOTE_OLD_ITEMS)
@@ -395,8 +396,8 @@ def _add_to_refill(index: PackIndex, refill: Refill, position: int, result: Tran
 
 def _fetched(row: ItemRow) -> FetchedRow:
     return FetchedRow(
-        row.key, row.enqueued_at, row.expires_at, row.lease_ms, row.at_most_once, row.deliveries, row.failed_attempts,
-        int(row.was_dead), row.content,
+        row.key, row.priority, row.enqueued_at, row.expires_at, row.lease_ms, row.at_most_once, row.deliveries,
+        row.failed_attempts, int(row.was_dead), row.content,
     )  # fmt: skip
 
 
