@@ -12,7 +12,7 @@ from foqs.model.copy_steps import CopyKey, CopyStep
 from foqs.model.held import HeldChanges, Holder, NamespaceDigest
 from foqs.model.item import ShardItem
 from foqs.model.seen_image import ImageKey
-from foqs.model.shard_place import FOUND_NOTHING, EpochGiven, FoundShard
+from foqs.model.shard_place import FOUND_NOTHING, EpochGiven, FoundShard, Tenure
 from foqs.model.slots import SlotMove, SlotTable
 from foqs.model.topic import ShardTopic
 
@@ -335,31 +335,6 @@ class LaneCounts:
     """Each lane with its number of rows."""
     delayed: list[tuple[int, int]]
     """Each topic with its number of rows in the timer lane."""
-
-
-class Tenure(NamedTuple):
-    """A process's memory of its last ownership of a shard, with which it can reopen the shard as it was left.
-
-    That needs no new epoch, and so no meta database.
-    """
-
-    epoch: int
-    transaction_number: int
-    """The number of the last transaction that the process saw committed."""
-    last_key: int
-    """No key of the epoch above this one was ever assigned."""
-    server: str = ""
-    """The server on which the process had it."""
-
-    def goes_on(self, found: FoundShard) -> bool:
-        """True if a shard in this found state is the one that was left.
-
-        With a smaller number it is not, even with the same epoch: a replica that was behind was promoted, or a backup
-        was restored, and acknowledged items are missing there. On another server it is not either, because other hosts
-        might have the shard on the server where it was left.
-        """
-        is_there = found.epoch == self.epoch and found.server == self.server
-        return is_there and found.transaction_number >= self.transaction_number
 
 
 class StoredClaim(NamedTuple):

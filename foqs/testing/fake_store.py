@@ -12,7 +12,7 @@ from foqs.model import ids, limits, order
 from foqs.model.cluster import ShardIdentity
 from foqs.model.errors import UnavailableError
 from foqs.model.seen_image import ImageKey
-from foqs.model.shard_place import EpochAsk, EpochGiven, FoundShard
+from foqs.model.shard_place import EpochAsk, EpochGiven, FoundShard, Tenure
 from foqs.shard.port import (
     BeingTakenError,
     DeadlockError,
@@ -24,7 +24,6 @@ from foqs.shard.port import (
     SeenPart,
     SessionLostError,
     ShardImage,
-    Tenure,
     Transaction,
     TransactionFailedError,
     TransactionResult,
