@@ -272,7 +272,12 @@ struct Nack {
    * With release: the delivery has reached nobody, so an at-most-once item is not deleted. A client sets it of items that
    * came after their caller had given up, and hosts do. Older hosts refuse it from clients with INVALID_ARGUMENT.
    */
-  6: optional bool unseen
+  6: optional bool unseen,
+  /**
+   * Why the attempt failed, for operators: a part of the errors and of the death_reason of the item. No reason is refused:
+   * it is cut to 500 bytes at a character, control characters become spaces, and bytes that are not UTF-8 are replaced.
+   */
+  7: optional string reason
 }
 
 struct NackRequest {
@@ -718,6 +723,16 @@ struct ListGroupsResponse { 1: list<TopicGroup> groups, 2: string next_page_toke
 
 enum ItemState { READY = 0, DELAYED = 1, LEASED = 2, DEAD = 3 }
 
+/** A failed or released attempt of an item whose reason is known. */
+struct ItemFailure {
+  /** When the attempt ended. */
+  1: i64 at_ms,
+  /** The attempt of the delivery, 1 for the first. */
+  2: i32 attempt,
+  /** The reason that the nack gave, or "lease ended". */
+  3: string reason
+}
+
 /** An item as it is stored, for operators. Reading it takes no lease. */
 struct StoredItem {
   1: string id,
@@ -743,7 +758,9 @@ struct StoredItem {
   17: optional string group,
   18: optional string ordering_key,
   /** The bucket of its ordering_key, which the item does not show then, if the topic has key_buckets: "17/64" of 64. */
-  19: optional string key_bucket
+  19: optional string key_bucket,
+  /** Its last failures, the newest first: up to 16 from getItem, and the newest one in pages and exports. */
+  20: optional list<ItemFailure> errors
 }
 
 /** Lists the ready and leased items of one topic, the most urgent first: those without an ordering_key, and behind them

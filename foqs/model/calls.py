@@ -150,6 +150,19 @@ class TopicPage:
 
 
 @dataclass(slots=True)
+class ItemFailure:
+    """A failed or released attempt of an item whose reason is known.
+
+    at_ms: the end of the attempt, in milliseconds since the epoch.  attempt: its number, 1 for the first.
+    reason: as the consumer gave it, cut to 500 bytes; "lease ended" if the lease ended before the consumer settled it.
+    """
+
+    at_ms: int
+    attempt: int
+    reason: str
+
+
+@dataclass(slots=True)
 class StoredItem:
     """An item as it lies in the queue, seen without a lease. Times are milliseconds since the epoch.
 
@@ -158,6 +171,8 @@ class StoredItem:
     lease_expires_at_ms: while it is leased.  died_at_ms, death_reason: of a dead letter.
     group: the consumer group whose copy it is; None for the topic's own. ordering_key: of the enqueue, if it gave one.
     key_bucket: the bucket of its key, which it does not show then, if its topic has key_buckets: "17/64" of 64 buckets.
+    errors: its last failures whose reasons are known, the newest first: up to 16 in the answer to getItem, the newest
+    one in pages and exports.
     """
 
     id: str
@@ -179,6 +194,7 @@ class StoredItem:
     group: str | None = None
     ordering_key: str | None = None
     key_bucket: str | None = None
+    errors: Sequence[ItemFailure] = ()
 
 
 @dataclass(slots=True)

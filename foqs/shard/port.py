@@ -32,7 +32,10 @@ class Refill:
 
 @dataclass(slots=True)
 class Rewrite:
-    """Give a row a new sort key and new counts. If metadata, death_reason or expires_at is None, it stays."""
+    """Give a row a new sort key and new counts. If metadata, death_reason or expires_at is None, it stays.
+
+    `error` is an entry of `foqs.model.failures` for the attempt that ends; the row keeps the last ones.
+    """
 
     key: int
     lane: int
@@ -45,6 +48,7 @@ class Rewrite:
     is_in_place: bool = False
     """True if the row already has this sort key, as that of an item under lease has; only its counts change."""
     expires_at: int | None = None
+    error: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -249,7 +253,7 @@ class Transaction:
 
 
 class ItemRow(NamedTuple):
-    """A stored item: `foqs.storage.schema.item_columns.ITEM_COLUMNS`, of which the last ones are its content."""
+    """A stored item: `foqs.storage.schema.item_columns.ITEM_COLUMNS`, with the columns of its content as one object."""
 
     key: int
     lane: int
@@ -265,6 +269,12 @@ class ItemRow(NamedTuple):
     failed_attempts: int
     death_reason: bytes | None
     content: ItemContent
+    errors: bytes = b""
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all that has no fixed size, but for the short reason of death."""
+        return self.content.size_bytes + len(self.errors)
 
     @property
     def was_dead(self) -> bool:
