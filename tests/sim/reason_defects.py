@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from foqs.host.verbs import settlements
 from foqs.model import failures
 from foqs.model.item import ShardItem
 from foqs.shard.port import Rewrite
@@ -43,7 +42,7 @@ def gives_items_with_the_same_counts_the_same_reason(
     return rewrite
 
 
-@in_place_of(settlements.failures, "entry")
+@in_place_of(failures, "entry")
 def counts_the_attempt_before_it_is_over(at_ms: int, attempt: int, reason: str) -> bytes:
     return _entry(at_ms, attempt + 1, reason)
 

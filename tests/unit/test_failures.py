@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.model.calls import ItemFailure
+from foqs.model import limits
+from foqs.model.calls import ItemFailure, ItemState, StoredItem
 from foqs.model.failures import (
     DEATH_REASON_BYTES_MAX,
     FAILURES_BYTES_MAX,
@@ -18,6 +21,7 @@ from foqs.model.failures import (
     failures_of,
     with_entry,
 )
+from foqs.wire.codec import METHODS, Codec, structs
 
 TEXTS = st.text(st.characters(exclude_categories=()), max_size=700)
 """Surrogates and control characters are among them."""
@@ -94,6 +98,18 @@ def test_an_entry_of_a_later_version_is_passed_over() -> None:
 
 def test_a_stored_entry_has_the_bytes_of_its_version() -> None:
     assert entry(1_700_000_000_000, 3, "é").hex() == "01000e" + "0000018bcfe56800" + "00000003" + "c3a9"
+
+
+def test_the_largest_page_with_the_last_failure_of_each_item_is_a_frame_that_peers_and_clients_read() -> None:
+    failure = structs.ItemFailure(1, 2, "x" * REASON_BYTES_MAX)
+    texts = {field.name: "x" for field in fields(StoredItem) if field.type == "str | None"}
+    item = structs.StoredItem(
+        "1-1", "t", ItemState.DEAD, 1, b"", b"", 1, 1, 1, 1, 0, 1, 1, lease_ms=1, errors=[failure], **texts
+    )
+    items = [item] * limits.PAGE_ITEMS_MAX
+    codec = Codec()
+    frame = codec.encode_reply(METHODS["exportItems"], structs.ExportItemsResponse(items, 7), 1)
+    assert len(codec.decode_reply(frame[4:]).response.items) == limits.PAGE_ITEMS_MAX
 
 
 def test_the_reason_of_death_has_the_cause_first_and_fits_its_column() -> None:
