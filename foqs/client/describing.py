@@ -41,11 +41,13 @@ def reason_of(error: BaseException, describe: Describe | None) -> str | None:
     Retry and DeadLetter without a reason have that of the exception that was being handled. It never raises, because
     then the item would not be settled: a failure of `describe` is logged, and the attempt has no reason.
     """
-    if isinstance(error, Retry | DeadLetter | Release):
-        if error.reason or isinstance(error, Release):
-            return clean_reason(_text(error.reason)) or None
+    if isinstance(error, Retry | DeadLetter) and not error.reason:
         handled = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-        return None if handled is None else reason_of(handled, describe)
+        if handled is None:
+            return None
+        error = handled
+    if isinstance(error, Retry | DeadLetter | Release):
+        return clean_reason(_text(error.reason)) or None
     if describe is None:
         return None
     try:

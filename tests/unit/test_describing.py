@@ -77,6 +77,9 @@ def test_what_a_handler_says_is_the_reason_and_otherwise_the_exception_that_it_h
     assert reason_of(raised(convert, Release()), describe_error) is None
     assert reason_of(raised(convert, Release(reason="stopping")), describe_error) == "stopping"
     assert reason_of(raised(convert_from_none), describe_error) is None
+    circular = Retry()
+    circular.__cause__ = circular
+    assert reason_of(circular, describe_error) is None
     assert reason_of(DeadLetter(404), describe_error) == "404"  # type: ignore[arg-type]
     assert reason_of(DeadLetter(UnspeakableError()), describe_error) is None  # type: ignore[arg-type]
 
