@@ -71,9 +71,9 @@ def entry(at_ms: int, attempt: int, reason: str) -> bytes:
     return _HEAD.pack(_VERSION, _BODY.size + len(text)) + _BODY.pack(at_ms, attempt) + text
 
 
-def with_entry(new: bytes | None, stored: bytes) -> bytes:
+def with_entry(new: bytes, stored: bytes) -> bytes:
     """Return the stored entries with a new one, as the statements on rows make them."""
-    return stored if new is None else (new + stored)[:FAILURES_BYTES_MAX]
+    return (new + stored)[:FAILURES_BYTES_MAX]
 
 
 def failures_of(stored: bytes, count_max: int = FAILURES_SHOWN_MAX) -> list[ItemFailure]:

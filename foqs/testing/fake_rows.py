@@ -43,5 +43,5 @@ def rewritten_row(row: ItemRow, rewrite: Rewrite) -> ItemRow:
         content=content if rewrite.metadata is None else content._replace(metadata=rewrite.metadata),
         death_reason=row.death_reason if rewrite.death_reason is None else rewrite.death_reason,
         expires_at=row.expires_at if rewrite.expires_at is None else rewrite.expires_at,
-        errors=with_entry(rewrite.error, row.errors),
+        errors=row.errors if rewrite.error is None else with_entry(rewrite.error, row.errors),
     )

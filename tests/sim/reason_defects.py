@@ -25,7 +25,7 @@ def loses_the_reason_of_an_item_that_dies(self: Settlements, item: ShardItem, no
 
 
 @in_place_of(pack, "with_entry")
-def loses_the_reason_of_an_item_that_leaves_its_pack(new: bytes | None, stored: bytes) -> bytes:
+def loses_the_reason_of_an_item_that_leaves_its_pack(new: bytes, stored: bytes) -> bytes:
     return stored
 
 
@@ -48,5 +48,5 @@ def counts_the_attempt_before_it_is_over(at_ms: int, attempt: int, reason: str) 
 
 
 @in_place_of(fake_rows, "with_entry")
-def puts_a_failure_behind_the_earlier_ones(new: bytes | None, stored: bytes) -> bytes:
-    return stored + (new or b"")
+def puts_a_failure_behind_the_earlier_ones(new: bytes, stored: bytes) -> bytes:
+    return stored + new

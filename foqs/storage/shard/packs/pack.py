@@ -128,7 +128,7 @@ def rewritten(row: ItemRow, rewrite: Rewrite) -> ItemRow:
         death_reason=row.death_reason if rewrite.death_reason is None else rewrite.death_reason,
         expires_at=row.expires_at if rewrite.expires_at is None else rewrite.expires_at,
         content=content if metadata is None else content._replace(metadata=metadata),
-        errors=with_entry(rewrite.error, row.errors),
+        errors=row.errors if rewrite.error is None else with_entry(rewrite.error, row.errors),
     )
     if rewrite.is_in_place:
         return row
