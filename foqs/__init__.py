@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from foqs.client.aio.worker import AsyncWorker
     from foqs.client.client_errors import BatchError, ClientClosedError, NotSentError, OutcomeUnknownError
     from foqs.client.dequeued import Dequeued
+    from foqs.client.describing import describe_error
     from foqs.client.policy_change import TopicPolicyChange
     from foqs.client.queue_items import Item, Nack, NewItem
     from foqs.client.retry import RetryPolicy
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         ExportSplit,
         HostStatus,
         Identity,
+        ItemFailure,
         ItemState,
         PositionErrors,
         ShardMap,
@@ -78,6 +80,7 @@ _HOME = {
     "foqs.client.aio.settler": ("AsyncLeasedItem",),
     "foqs.client.aio.worker": ("AsyncWorker",),
     "foqs.client.dequeued": ("Dequeued",),
+    "foqs.client.describing": ("describe_error",),
     "foqs.client.client_errors": ("BatchError", "ClientClosedError", "NotSentError", "OutcomeUnknownError"),
     "foqs.client.policy_change": ("TopicPolicyChange",),
     "foqs.client.queue_items": ("Item", "Nack", "NewItem"),
@@ -101,6 +104,7 @@ _HOME = {
         "ExportSplit",
         "HostStatus",
         "Identity",
+        "ItemFailure",
         "ItemState",
         "PositionErrors",
         "ShardMap",
@@ -179,6 +183,7 @@ __all__ = [
     "InternalError",
     "InvalidArgumentError",
     "Item",
+    "ItemFailure",
     "ItemState",
     "Job",
     "JobPage",
@@ -222,6 +227,7 @@ __all__ = [
     "UnavailableError",
     "UnknownNamespaceError",
     "Worker",
+    "describe_error",
 ]
 
 

@@ -20,10 +20,9 @@ from foqs.host.verbs.place_check import NotOpenedError
 from foqs.model import limits
 from foqs.model.cluster import ShardIdentity, identity_problem, lost_database_problem
 from foqs.model.errors import InvalidArgumentError, UnavailableError
-from foqs.model.shard_place import EpochAsk, EpochGiven
+from foqs.model.shard_place import EpochAsk, EpochGiven, Tenure
 from foqs.parts import Parts
 from foqs.shard.mysql_server import CommitScheduler, MysqlServer, TurningTime
-from foqs.shard.port import Tenure
 from foqs.shard.state.engine import ShardState
 from foqs.shard.writer.shard_writer import ShardWriter
 from foqs.storage.meta.meta_store import MetaStore

@@ -277,7 +277,12 @@ struct Nack {
    * With release: the delivery has reached nobody, so an at-most-once item is not deleted. A client sets it of items that
    * came after their caller had given up, and hosts do. Older hosts refuse it from clients with INVALID_ARGUMENT.
    */
-  6: optional bool unseen
+  6: optional bool unseen,
+  /**
+   * Why the attempt failed, for operators: a part of the errors and of the death_reason of the item. No reason is refused:
+   * it is cut to 500 bytes at a character, control characters become spaces, and bytes that are not UTF-8 are replaced.
+   */
+  7: optional string reason
 }
 
 struct NackRequest {
@@ -746,6 +751,16 @@ struct ListGroupsResponse { 1: list<TopicGroup> groups, 2: string next_page_toke
 
 enum ItemState { READY = 0, DELAYED = 1, LEASED = 2, DEAD = 3 }
 
+/** A failed or released attempt of an item whose reason is known. */
+struct ItemFailure {
+  /** When the attempt ended. */
+  1: i64 at_ms,
+  /** The attempt of the delivery, 1 for the first. */
+  2: i32 attempt,
+  /** The reason that the nack gave, or "lease ended". */
+  3: string reason
+}
+
 /** An item as it is stored, for operators. Reading it takes no lease. */
 struct StoredItem {
   1: string id,
@@ -774,7 +789,9 @@ struct StoredItem {
   19: optional string key_bucket,
   20: optional string fairness_key,
   /** The place of a ready or leased item of a topic that ages, in units of 100 ms; absent for the priority. */
-  21: optional i32 urgency
+  21: optional i32 urgency,
+  /** Its last failures, the newest first: up to 16 from getItem, and the newest one in pages and exports. */
+  22: optional list<ItemFailure> errors
 }
 
 /** Lists the ready and leased items of one topic, the most urgent first: those without a key, and behind them those of

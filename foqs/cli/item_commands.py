@@ -101,7 +101,7 @@ def _show_items(remote: Remote, items: Iterable[StoredItem], *, has_payload: boo
         for one in items:
             remote.output.json_line(one)
         return
-    columns = ["ID", "TOPIC", "STATE", "PRIORITY", "DELIVER AFTER", "FAILED", "DEATH REASON"]
+    columns = ["ID", "TOPIC", "STATE", "PRIORITY", "DELIVER AFTER", "FAILED", "DEATH REASON", "LAST ERROR"]
     rows = (_list_row(one, has_payload=has_payload) for one in items)
     remote.output.table([*columns, "PAYLOAD"] if has_payload else columns, rows, is_last_cut=has_payload)
 
@@ -119,8 +119,13 @@ def _list_row(one: StoredItem, *, has_payload: bool) -> tuple[object, ...]:
         time_of(one.deliver_after_ms),
         one.failed_attempts,
         one.death_reason,
+        _last_error(one),
     )
     return (*row, one.payload) if has_payload else row
+
+
+def _last_error(one: StoredItem) -> str | None:
+    return one.errors[0].reason if one.errors else None
 
 
 def _topic_of(one: StoredItem) -> str:
@@ -142,7 +147,11 @@ def get(remote: Remote, namespace: str, item_id: str) -> None:
         one = admin.get_item(namespace, item_id)
     remote.output.document(one)
     document = plain(one)
-    rows = ((key, _time_or(key, value)) for key, value in document.items() if not key.endswith("_base64"))
+    document.pop("errors", None)  # Each is a row of its own.
+    rows = [(key, _time_or(key, value)) for key, value in document.items() if not key.endswith("_base64")]
+    rows += [
+        (f"error of attempt {failure.attempt}", f"{time_of(failure.at_ms)} {failure.reason}") for failure in one.errors
+    ]
     remote.output.table(["KEY", "VALUE"], rows)
 
 
@@ -323,9 +332,11 @@ def _by_id(result: DeadLettersResult) -> dict[str, FoqsError]:
 def _print_page(remote: Remote, page: StoredItemPage) -> None:
     remote.output.document(page)
     texts = [name for name in _OPTIONAL if any(isinstance(getattr(one, name), str) for one in page.items)]
+    has_errors = any(one.errors for one in page.items)
+    headings = [*map(_heading, texts), "LAST ERROR"] if has_errors else map(_heading, texts)
     remote.output.table(
-        ["ID", "STATE", "PRIORITY", "DELIVER AFTER", "FAILED", *map(_heading, texts), "PAYLOAD"],
-        (_row(one, texts) for one in page.items),
+        ["ID", "STATE", "PRIORITY", "DELIVER AFTER", "FAILED", *headings, "PAYLOAD"],
+        (_row(one, texts, has_errors=has_errors) for one in page.items),
         is_last_cut=True,
     )
     if page.next_page_token:
@@ -336,7 +347,7 @@ def _heading(name: str) -> str:
     return name.replace("_", " ").upper()
 
 
-def _row(one: StoredItem, texts: list[str]) -> tuple[object, ...]:
+def _row(one: StoredItem, texts: list[str], *, has_errors: bool) -> tuple[object, ...]:
     return (
         one.id,
         one.state.name.lower(),
@@ -344,6 +355,7 @@ def _row(one: StoredItem, texts: list[str]) -> tuple[object, ...]:
         time_of(one.deliver_after_ms),
         one.failed_attempts,
         *[getattr(one, name) for name in texts],
+        *([_last_error(one)] if has_errors else []),
         one.payload,
     )
 

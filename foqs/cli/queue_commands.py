@@ -298,17 +298,26 @@ def ack(remote: Remote, namespace: str, receipts: tuple[str, ...]) -> None:
 @click.option("--delay-ms", type=WholeNumber(0, limits.DELAY_MS_MAX), default=0, help="Ready again after this time.")
 @click.option("--release", is_flag=True, help="Return it without counting a failed attempt.")
 @click.option("--dead-letter", is_flag=True, help="Make it a dead letter at once.")
+@click.option("--reason", metavar="TEXT", help="Why it failed, for operators. One line of 500 bytes is kept.")
 @remote_command
 def nack(
-    remote: Remote, namespace: str, receipts: tuple[str, ...], delay_ms: int, release: bool, dead_letter: bool
+    remote: Remote,
+    namespace: str,
+    receipts: tuple[str, ...],
+    delay_ms: int,
+    release: bool,
+    dead_letter: bool,
+    reason: str | None,
 ) -> None:
     """Give delivered items back as failed attempts."""
     if release and dead_letter:
         raise click.UsageError("--release and --dead-letter exclude each other")
     with remote.client() as client:
         if release:
-            errors = client.release(namespace, receipts, delay_ms=delay_ms, return_errors=True)
+            errors = client.release(namespace, receipts, delay_ms=delay_ms, reason=reason, return_errors=True)
         else:
-            errors = client.nack(namespace, receipts, delay_ms=delay_ms, dead_letter=dead_letter, return_errors=True)
+            errors = client.nack(
+                namespace, receipts, delay_ms=delay_ms, dead_letter=dead_letter, reason=reason, return_errors=True
+            )
     remote.output.document({"errors": errors})
     report_failures(receipts, errors)

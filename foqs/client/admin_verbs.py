@@ -25,6 +25,7 @@ from foqs.model.calls import (
     ExportSplit,
     HostStatus,
     Identity,
+    ItemFailure,
     ItemState,
     NamespacePage,
     ShardStatus,
@@ -376,4 +377,5 @@ def _namespace(w: Any) -> Namespace:
 def _stored_item(w: Any) -> StoredItem:
     values = {field.name: getattr(w, field.name) for field in fields(StoredItem)}
     values |= {"state": ItemState(w.state), "delivery": DeliveryPolicy(w.delivery or 0), "metadata": w.metadata or b""}
+    values["errors"] = [ItemFailure(f.at_ms or 0, f.attempt or 0, f.reason or "") for f in w.errors or ()]
     return StoredItem(**values)

@@ -55,7 +55,7 @@ def amended(item: BaseLeasedItem, nack: Nack, allowed: NackLimits, error: object
     if not left_out:
         return nack
     log.warning("item %s of topic %s is returned %s: %s", item.id, item.topic, " and ".join(left_out), error)
-    return Nack(nack.receipt, delay_ms, metadata, nack.release, nack.dead_letter)
+    return Nack(nack.receipt, delay_ms, metadata, nack.release, nack.dead_letter, nack.reason)
 
 
 def _bytes_of(metadata: Any) -> float:

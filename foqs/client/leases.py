@@ -61,22 +61,26 @@ class BaseLeasedItem(Item):
         delay: timedelta | None = None,
         metadata: bytes | None = None,
         dead_letter: bool = False,
+        reason: str | None = None,
     ) -> None:
         """Give the item back as a failed attempt. It is ready again after the delay, with the new metadata if any.
 
-        dead_letter: make it a dead letter instead.
+        dead_letter: make it a dead letter instead.  reason: why it failed, see Nack.
         Raises RuntimeError if the item is settled already, InvalidArgumentError for an invalid argument.
         """
-        nack = Nack(self.receipt, delay_ms, metadata, dead_letter=dead_letter, delay=delay)
+        nack = Nack(self.receipt, delay_ms, metadata, dead_letter=dead_letter, reason=reason, delay=delay)
         self._settle()
         self.settler.nack(self, nack)
 
-    def release(self, *, delay_ms: int | None = None, delay: timedelta | None = None) -> None:
+    def release(
+        self, *, delay_ms: int | None = None, delay: timedelta | None = None, reason: str | None = None
+    ) -> None:
         """Give the item back unused. It is ready again after the delay, and no attempt is counted.
 
+        reason: why it was not tried, see Nack.
         Raises RuntimeError if the item is settled already, InvalidArgumentError for an invalid argument.
         """
-        nack = Nack(self.receipt, delay_ms, release=True, delay=delay)
+        nack = Nack(self.receipt, delay_ms, release=True, reason=reason, delay=delay)
         self._settle()
         self.settler.nack(self, nack)
 

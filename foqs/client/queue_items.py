@@ -16,6 +16,7 @@ from foqs.client.durations import duration_ms, duration_or, time_ms
 from foqs.model import limits
 from foqs.model.calls import DedupUntil, DeliveryPolicy
 from foqs.model.errors import FoqsError, InvalidArgumentError, TooLargeError, shown
+from foqs.model.failures import REASON_BYTES_MAX, clean_reason
 from foqs.wire import codec as wire
 
 ENQUEUE_BYTES_MAX = limits.FRAME_BYTES_MAX // 2
@@ -26,7 +27,7 @@ _NAME_CHARS = 48
 """Longest topic or dedup id that fits into ITEM_OVERHEAD_BYTES, in characters of any size."""
 
 _NACK_OVERHEAD_BYTES = 64
-"""Size of a nack without receipt and metadata, in bytes."""
+"""Size of a nack without receipt, metadata and reason, in bytes."""
 T = TypeVar("T")
 
 _TEXTS = (
@@ -158,7 +159,9 @@ class Nack:
     receipt: of the delivery.
     delay or delay_ms: earliest redelivery; up to 90 days.  metadata: replaces the item's metadata, if given.
     release: True to count no attempt, because the item was not tried.  dead_letter: True to make it a dead letter.
-    Raises InvalidArgumentError for a delay outside 0..90 days and for metadata that is not bytes.
+    reason: why the attempt failed, for operators; a text of any length, of which one line of 500 bytes is kept.
+    Raises InvalidArgumentError for a delay outside 0..90 days, for metadata that is not bytes and for a reason that is
+    no text.
     """
 
     receipt: str
@@ -166,6 +169,7 @@ class Nack:
     metadata: bytes | None
     release: bool
     dead_letter: bool
+    reason: str | None
 
     def __init__(
         self,
@@ -174,6 +178,7 @@ class Nack:
         metadata: bytes | None = None,
         release: bool = False,
         dead_letter: bool = False,
+        reason: str | None = None,
         *,
         delay: timedelta | None = None,
     ) -> None:
@@ -182,6 +187,7 @@ class Nack:
         self.metadata = metadata
         self.release = release
         self.dead_letter = dead_letter
+        self.reason = sent_reason(reason)
         check_nack(self.delay_ms, metadata)
 
     def check(self) -> None:
@@ -190,6 +196,7 @@ class Nack:
         check_text("receipt", self.receipt)
         check_flag("release", self.release)
         check_flag("dead_letter", self.dead_letter)
+        self.reason = sent_reason(self.reason)
         receipt_of(self.receipt)
         if (size := nack_bytes(self)) > ENQUEUE_BYTES_MAX:
             raise TooLargeError(
@@ -273,7 +280,8 @@ def nack_bytes(nack: Nack) -> int:
     """Return the largest size of a nack in a frame, in bytes."""
     metadata = nack.metadata
     size = len(metadata) if type(metadata) is bytes else 0 if metadata is None else memoryview(metadata).nbytes
-    return size + receipt_bytes(nack.receipt) + _NACK_OVERHEAD_BYTES
+    reason_bytes = REASON_BYTES_MAX if nack.reason else 0
+    return size + receipt_bytes(nack.receipt) + _NACK_OVERHEAD_BYTES + reason_bytes
 
 
 def entries_of(given: Iterable[Any], entry_of: Callable[[Any], T]) -> tuple[list[T | None], dict[int, FoqsError]]:
@@ -430,6 +438,15 @@ def check_nack(delay_ms: object, metadata: object = None) -> None:
         raise InvalidArgumentError(f"metadata is {type(metadata).__name__}, not bytes")
     if isinstance(metadata, memoryview) and (problem := _view_problem("metadata", metadata)):
         raise InvalidArgumentError(problem)
+
+
+def sent_reason(reason: object) -> str | None:
+    """Return a reason as it is sent, None for an empty one. Raises InvalidArgumentError for a value that is no text."""
+    if reason is None:
+        return None
+    if not isinstance(reason, str):
+        raise InvalidArgumentError(f"reason is {type(reason).__name__}, not str")
+    return clean_reason(reason) or None
 
 
 def _view_problem(name: str, view: memoryview) -> str | None:

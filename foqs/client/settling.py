@@ -15,7 +15,7 @@ from foqs.client.checks import check_whole
 from foqs.client.durations import duration_ms, duration_or
 from foqs.client.flows import Attempts, Terms
 from foqs.client.leases import LOST, BaseLeasedItem
-from foqs.client.queue_items import Nack, check_nack
+from foqs.client.queue_items import Nack, check_nack, sent_reason
 from foqs.model import limits
 from foqs.model.calls import PositionErrors
 from foqs.model.errors import FoqsError
@@ -33,20 +33,31 @@ class Retry(Exception):  # noqa: N818 - it is no error of a program
 
     delay or delay_ms: up to 90 days; by default the worker's backoff.
     metadata: replaces the item's metadata, if given.
-    Raises InvalidArgumentError for a delay outside 0..90 days and for metadata that is not bytes.
+    reason: why the attempt failed, for operators; by default the exception that was being handled, if any.
+    Raises InvalidArgumentError for a delay outside 0..90 days, for metadata that is not bytes and for a reason that is
+    no text.
     """
 
     def __init__(
-        self, delay_ms: int | None = None, metadata: bytes | None = None, *, delay: timedelta | None = None
+        self,
+        delay_ms: int | None = None,
+        metadata: bytes | None = None,
+        *,
+        delay: timedelta | None = None,
+        reason: str | None = None,
     ) -> None:
         self.delay_ms = duration_ms("delay_ms", delay_ms, delay)
         self.metadata = metadata
+        self.reason = sent_reason(reason)
         check_nack(0 if self.delay_ms is None else self.delay_ms, metadata)
         super().__init__(self.delay_ms, metadata)
 
 
 class DeadLetter(Exception):  # noqa: N818
-    """Raised by a handler for an item that cannot succeed, to make it a dead letter. The reason is logged."""
+    """Raised by a handler for an item that cannot succeed, to make it a dead letter.
+
+    The reason is logged, and the dead letter shows it; by default the exception that was being handled, if any.
+    """
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
@@ -56,11 +67,15 @@ class DeadLetter(Exception):  # noqa: N818
 class Release(Exception):  # noqa: N818
     """Raised by a handler to return the item without counting an attempt. It is ready again after `delay`.
 
-    delay or delay_ms: up to 90 days; by default none. Raises InvalidArgumentError for a delay outside 0..90 days.
+    delay or delay_ms: up to 90 days; by default none.  reason: why it was not tried, for operators.
+    Raises InvalidArgumentError for a delay outside 0..90 days and for a reason that is no text.
     """
 
-    def __init__(self, delay_ms: int | None = None, *, delay: timedelta | None = None) -> None:
+    def __init__(
+        self, delay_ms: int | None = None, *, delay: timedelta | None = None, reason: str | None = None
+    ) -> None:
         self.delay_ms = duration_or("delay_ms", delay_ms, delay, 0)
+        self.reason = sent_reason(reason)
         check_nack(self.delay_ms)
         super().__init__(self.delay_ms)
 
@@ -115,21 +130,25 @@ class SettleStats:
 
 
 def settlement_of(
-    item: BaseLeasedItem, error: BaseException | None, backoff: NackBackoff, random: Callable[[], float]
+    item: BaseLeasedItem,
+    error: BaseException | None,
+    reason: str | None,
+    backoff: NackBackoff,
+    random: Callable[[], float],
 ) -> Nack | None:
-    """Return the settlement of an item by the end of its handler: a nack, or None for an ack."""
+    """Return the settlement of an item by the end of its handler: a nack with the reason, or None for an ack."""
     if error is None:
         return None
     if isinstance(error, Retry):
         delay_ms = backoff.next_ms(item.attempt, random) if error.delay_ms is None else error.delay_ms
-        return Nack(item.receipt, delay_ms, error.metadata)
+        return Nack(item.receipt, delay_ms, error.metadata, reason=reason)
     if isinstance(error, Release):
-        return Nack(item.receipt, error.delay_ms, release=True)
+        return Nack(item.receipt, error.delay_ms, release=True, reason=reason)
     if isinstance(error, DeadLetter):
         log.warning("item %s of topic %s to the dead letters: %s", item.id, item.topic, error.reason)
-        return Nack(item.receipt, dead_letter=True)
+        return Nack(item.receipt, dead_letter=True, reason=reason)
     log.warning("the handler failed with item %s of topic %s", item.id, item.topic, exc_info=error)
-    return Nack(item.receipt, backoff.next_ms(item.attempt, random))
+    return Nack(item.receipt, backoff.next_ms(item.attempt, random), reason=reason)
 
 
 @dataclass(slots=True)

@@ -54,7 +54,7 @@ FIELDS: Mapping[str, Mapping[str, Checked]] = {
     "TopicDemand": _fields(INSIDE="topic group", CONTENT="count"),
     "AckRequest": _fields(NAMESPACE="namespace_name", INSIDE="receipts", CONTENT="repeated"),
     "NackRequest": _fields(NAMESPACE="namespace_name", CONTENT="nacks"),
-    "Nack": _fields(INSIDE="receipt", CONTENT="delay_ms metadata release dead_letter unseen"),
+    "Nack": _fields(INSIDE="receipt", CONTENT="delay_ms metadata release dead_letter unseen reason"),
     "ExtendRequest": _fields(NAMESPACE="namespace_name", INSIDE="receipts begun", CONTENT="lease_ms"),
     "ActiveTopicsRequest": _fields(
         NAMESPACE="namespace_name", INSIDE="prefix page_token", FROM_PEERS="shard_ids", CONTENT="limit partial"

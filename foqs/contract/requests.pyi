@@ -111,6 +111,10 @@ class Nack:
     """With release: the delivery has reached nobody, so an at-most-once item is not deleted. A client sets it of
     items that came after their caller had given up, and hosts do. Older hosts refuse it from clients with
     INVALID_ARGUMENT."""
+    reason: str | None = ...
+    """Why the attempt failed, for operators: a part of the errors and of the death_reason of the item. No reason is
+    refused: it is cut to 500 bytes at a character, control characters become spaces, and bytes that are not UTF-8
+    are replaced."""
 
 @dataclass
 class NackRequest:

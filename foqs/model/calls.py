@@ -154,6 +154,19 @@ class TopicPage:
 
 
 @dataclass(slots=True)
+class ItemFailure:
+    """A failed or released attempt of an item whose reason is known.
+
+    at_ms: the end of the attempt, in milliseconds since the epoch.  attempt: its number, 1 for the first.
+    reason: as the consumer gave it, cut to 500 bytes; "lease ended" if the lease ended before the consumer settled it.
+    """
+
+    at_ms: int
+    attempt: int
+    reason: str
+
+
+@dataclass(slots=True)
 class StoredItem:
     """An item as it lies in the queue, seen without a lease. Times are milliseconds since the epoch.
 
@@ -164,6 +177,8 @@ class StoredItem:
     key_bucket: the bucket of its key, which it does not show then, if its topic has key_buckets: "17/64" of 64 buckets.
     fairness_key: of the enqueue, if it gave one.
     urgency: the place of a ready or leased item of a topic that ages, in units of 100 ms; None for the priority.
+    errors: its last failures whose reasons are known, the newest first: up to 16 in the answer to getItem, the newest
+    one in pages and exports.
     """
 
     id: str
@@ -187,6 +202,7 @@ class StoredItem:
     key_bucket: str | None = None
     fairness_key: str | None = None
     urgency: int | None = None
+    errors: Sequence[ItemFailure] = ()
 
 
 @dataclass(slots=True)

@@ -127,3 +127,28 @@ def lost_by_memory(before: ShardRow | None, found: FoundShard | None, mine: Reme
     if found is None:
         return 0
     return max(0, mine.committed_number - found.transaction_number - lost_by_row(before, found))
+
+
+class Tenure(NamedTuple):
+    """A process's memory of its last ownership of a shard, with which it can reopen the shard as it was left.
+
+    That needs no new epoch, and so no meta database.
+    """
+
+    epoch: int
+    transaction_number: int
+    """The number of the last transaction that the process saw committed."""
+    last_key: int
+    """No key of the epoch above this one was ever assigned."""
+    server: str = ""
+    """The server on which the process had it."""
+
+    def goes_on(self, found: FoundShard) -> bool:
+        """True if a shard in this found state is the one that was left.
+
+        With a smaller number it is not, even with the same epoch: a replica that was behind was promoted, or a backup
+        was restored, and acknowledged items are missing there. On another server it is not either, because other hosts
+        might have the shard on the server where it was left.
+        """
+        is_there = found.epoch == self.epoch and found.server == self.server
+        return is_there and found.transaction_number >= self.transaction_number

@@ -12,7 +12,7 @@ from foqs.model.copy_steps import CopyKey, CopyStep
 from foqs.model.held import HeldChanges, Holder, NamespaceDigest
 from foqs.model.item import ShardItem
 from foqs.model.seen_image import ImageKey
-from foqs.model.shard_place import FOUND_NOTHING, EpochGiven, FoundShard
+from foqs.model.shard_place import FOUND_NOTHING, EpochGiven, FoundShard, Tenure
 from foqs.model.slot_changes import SlotChanges
 from foqs.model.slots import SlotMove
 from foqs.model.topic import ShardTopic
@@ -33,7 +33,10 @@ class Refill:
 
 @dataclass(slots=True)
 class Rewrite:
-    """Give a row a new sort key and new counts. If metadata, death_reason or expires_at is None, it stays."""
+    """Give a row a new sort key and new counts. If metadata, death_reason or expires_at is None, it stays.
+
+    `error` is an entry of `foqs.model.failures` for the attempt that ends; the row keeps the last ones.
+    """
 
     key: int
     lane: int
@@ -48,6 +51,7 @@ class Rewrite:
     expires_at: int | None = None
     place: int | None = None
     """The new place of an item that ages, or has aged; None if it stays."""
+    error: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -229,7 +233,7 @@ class Transaction:
 
 
 class ItemRow(NamedTuple):
-    """A stored item: `foqs.storage.schema.item_columns.ITEM_COLUMNS`, of which the last ones are its content."""
+    """A stored item: `foqs.storage.schema.item_columns.ITEM_COLUMNS`, with the columns of its content as one object."""
 
     key: int
     lane: int
@@ -247,6 +251,12 @@ class ItemRow(NamedTuple):
     place: int | None
     """The urgency of an item that ages, while it is ready; None for the priority."""
     content: ItemContent
+    errors: bytes = b""
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all that has no fixed size, but for the short reason of death."""
+        return self.content.size_bytes + len(self.errors)
 
     @property
     def was_dead(self) -> bool:
@@ -323,31 +333,6 @@ class LaneCounts:
     """Each lane with its number of rows."""
     delayed: list[tuple[int, int]]
     """Each topic with its number of rows in the timer lane."""
-
-
-class Tenure(NamedTuple):
-    """A process's memory of its last ownership of a shard, with which it can reopen the shard as it was left.
-
-    That needs no new epoch, and so no meta database.
-    """
-
-    epoch: int
-    transaction_number: int
-    """The number of the last transaction that the process saw committed."""
-    last_key: int
-    """No key of the epoch above this one was ever assigned."""
-    server: str = ""
-    """The server on which the process had it."""
-
-    def goes_on(self, found: FoundShard) -> bool:
-        """True if a shard in this found state is the one that was left.
-
-        With a smaller number it is not, even with the same epoch: a replica that was behind was promoted, or a backup
-        was restored, and acknowledged items are missing there. On another server it is not either, because other hosts
-        might have the shard on the server where it was left.
-        """
-        is_there = found.epoch == self.epoch and found.server == self.server
-        return is_there and found.transaction_number >= self.transaction_number
 
 
 class StoredClaim(NamedTuple):

@@ -18,6 +18,10 @@ def _micros(time_ms: int | None) -> int | None:
     return None if time_ms is None else time_ms * 1_000
 
 
+def _last_error(one: StoredItem) -> str | None:
+    return one.errors[0].reason if one.errors else None
+
+
 READ_COLUMNS: dict[str, tuple[str, str, Value]] = {
     "id": ("string", "the item's id", lambda one: one.id),
     "topic": ("string", "the item's topic", lambda one: one.topic),
@@ -38,6 +42,7 @@ READ_COLUMNS: dict[str, tuple[str, str, Value]] = {
     "group": ("string", "the consumer group whose copy it is, or null", lambda one: one.group),
     "ordering_key": ("string", "its ordering key, or null", lambda one: one.ordering_key),
     "fairness_key": ("string", "its fairness key, or null", lambda one: one.fairness_key),
+    "last_error": ("string", "the reason of its last failure, or null", _last_error),
 }
 """The type in Spark, the meaning and the value of each column of a read, by name."""
 READ_SCHEMA = ", ".join(f"{name} {kind}" for name, (kind, _, _) in READ_COLUMNS.items())

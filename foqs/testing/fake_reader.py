@@ -36,7 +36,7 @@ class FakeReader:
             found = self._server.reads.whole(tables.after(lane, edge, limit))
         for _, _, key in found:
             row = tables.items[key]
-            size_bytes += row.content.size_bytes
+            size_bytes += row.size_bytes
             if rows and size_bytes > bytes_max:
                 break
             rows.append(row)
@@ -74,7 +74,7 @@ class FakeReader:
             if key in tables.packed or not is_wanted(row, criteria.states) or not self._is_of(row.topic, criteria):
                 continue
             row = without_contents(row, criteria)
-            size_bytes += row.content.size_bytes
+            size_bytes += row.size_bytes
             if rows and size_bytes > criteria.bytes_max:
                 return KeyPage(rows, rows[-1].key)
             rows.append(row)

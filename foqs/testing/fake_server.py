@@ -14,14 +14,12 @@ from foqs.model import limits
 from foqs.model.calls import NO_CONTENT
 from foqs.model.copy_steps import CopyKey, CopyStep
 from foqs.model.held import HeldChanges
-from foqs.model.item import ShardItem
 from foqs.model.seen import BLOCK_IDS
 from foqs.model.seen_image import ImageKey
 from foqs.model.serial import SERIAL_DUE_AT
 from foqs.model.slot_changes import SlotChanges
 from foqs.shard.port import (
     TIMER_LANE,
-    ClaimedRow,
     FetchedRow,
     ItemRow,
     OwnershipLostError,
@@ -39,6 +37,7 @@ from foqs.storage.schema.item_columns import placed_row
 from foqs.storage.sessions import whole_reads
 from foqs.storage.shard.formats import pack_seen, unpack_items
 from foqs.storage.shard.packs.pack import PackPlan, Tombstone
+from foqs.testing.fake_rows import fetched_row, new_row, rewritten_row, without_content
 from foqs.testing.fake_tables import FakeServerError, Tables, Writer, require
 from foqs.testing.short_reads import ReadCut
 
@@ -293,7 +292,7 @@ class FakeServer:
                 require(
                     is_there or not rewrite.is_in_place or not self.strict, f"row {rewrite.key:x} is not in its place"
                 )
-                tables.put(_rewritten(row, rewrite))
+                tables.put(rewritten_row(row, rewrite))
         for key in (*script.wakes, *script.wakes_in_place):
             if self._is_there(tables.row(key) is not None, f"row {key:x} is woken"):
                 row = tables.items[key]
@@ -418,28 +417,6 @@ def _first_contents(rows: list[FetchedRow], unread: set[int]) -> dict[int, Fetch
     return kept
 
 
-def fetched_row(row: ItemRow) -> FetchedRow:
-    return FetchedRow._make([getattr(row, name) for name in FetchedRow._fields])._replace(was_dead=int(row.was_dead))
-
-
-def claimed_row(row: ItemRow) -> ClaimedRow:
-    return ClaimedRow._make([getattr(row, name) for name in ClaimedRow._fields])._replace(was_dead=int(row.was_dead))
-
-
-def without_content(row: ItemRow) -> ItemRow:
-    return row._replace(death_reason=None if row.death_reason is None else b"", content=NO_CONTENT)
-
-
-def new_row(item: ShardItem) -> ItemRow:
-    delayed, number = item.due_at > item.enqueued_at, item.topic.number
-    assert item.content is not None
-    return ItemRow(
-        item.key, TIMER_LANE if delayed else number, 0 if delayed else item.priority, item.due_at, number,
-        item.priority, item.enqueued_at, item.expires_at, item.lease_ms, int(item.at_most_once), 0, 0, None, None,
-        item.content,
-    )  # fmt: skip
-
-
 def make_script(transaction: Transaction, plan: PackPlan, result: TransactionResult, epoch: int) -> Script:
     def entries(items: list[object]) -> Entries:
         return [(item.key, (result.fetched.get(item.key) or item).deliveries + 1) for item in items]  # type: ignore[attr-defined]
@@ -482,19 +459,3 @@ def make_script(transaction: Transaction, plan: PackPlan, result: TransactionRes
             transaction.topic_number_last, transaction.steady_ms,
         ),
     )  # fmt: skip
-
-
-def _rewritten(row: ItemRow, rewrite: Rewrite) -> ItemRow:
-    sort_key = (row.lane, row.urgency, row.due_at)
-    lane, urgency, due_at = sort_key if rewrite.is_in_place else (rewrite.lane, rewrite.urgency, rewrite.due_at)
-    return row._replace(
-        lane=lane,
-        urgency=urgency,
-        due_at=due_at,
-        deliveries=rewrite.deliveries,
-        failed_attempts=rewrite.failed_attempts,
-        content=row.content if rewrite.metadata is None else row.content._replace(metadata=rewrite.metadata),
-        death_reason=row.death_reason if rewrite.death_reason is None else rewrite.death_reason,
-        expires_at=row.expires_at if rewrite.expires_at is None else rewrite.expires_at,
-        place=row.place if rewrite.place is None else rewrite.place,
-    )

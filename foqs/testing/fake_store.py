@@ -12,7 +12,7 @@ from foqs.model import ids, limits, order
 from foqs.model.cluster import ShardIdentity
 from foqs.model.errors import UnavailableError
 from foqs.model.seen_image import ImageKey
-from foqs.model.shard_place import EpochAsk, EpochGiven, FoundShard
+from foqs.model.shard_place import EpochAsk, EpochGiven, FoundShard, Tenure
 from foqs.shard.port import (
     BeingTakenError,
     DeadlockError,
@@ -24,7 +24,6 @@ from foqs.shard.port import (
     SeenPart,
     SessionLostError,
     ShardImage,
-    Tenure,
     Transaction,
     TransactionFailedError,
     TransactionResult,
@@ -34,7 +33,8 @@ from foqs.storage.sessions.whole_reads import ShortReadError
 from foqs.storage.shard.identity import ClusterId, check_identity, confirm_identity
 from foqs.storage.shard.packs.pack import PackPlan
 from foqs.storage.shard.packs.pack_index import PackIndex, add_looked_up, add_packed
-from foqs.testing.fake_server import FakeServer, FakeSession, Fate, claimed_row, make_script
+from foqs.testing.fake_rows import claimed_row
+from foqs.testing.fake_server import FakeServer, FakeSession, Fate, make_script
 from foqs.testing.fake_tables import Tables, Writer
 from foqs.testing.short_reads import losing_session
 

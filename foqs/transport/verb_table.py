@@ -54,6 +54,7 @@ for _cls, _struct in (
     (calls.Delivery, structs.Item),
     (calls.TopicStats, structs.TopicStats),
     (calls.ExportSplit, structs.ExportSplit),
+    (calls.ItemFailure, structs.ItemFailure),
     (AccessGrant, structs.AccessGrant),
     (RefusalRow, structs.RefusedCalls),
     (AccessToken, structs.AccessToken),

@@ -47,6 +47,9 @@ def _idl_path() -> Path:
 structs: Any = thriftpy2.load(str(_idl_path()), module_name="foqs_wire_thrift")
 """The generated structs: `structs.NewItem(topic="t", payload=b"")` and so on, named as in the IDL."""
 
+structs.Nack.thrift_spec[7] = (TType.BINARY, *structs.Nack.thrift_spec[7][1:])
+# A reason that is not UTF-8, such as one cut within a character, must not fail its call. The wire form is the same.
+
 structs.AuthenticateRequest.__repr__ = lambda self: "AuthenticateRequest(token='***')"
 structs.CreateTokenResponse.__repr__ = lambda self: f"CreateTokenResponse(token='***', info={self.info!r})"
 # A token is in no log and in no traceback.

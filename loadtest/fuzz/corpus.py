@@ -153,7 +153,7 @@ def _full() -> list[tuple[str, Any]]:
     items = [s.NewItem(f"topic-{n}", json.dumps({"n": n}).encode(), n) for n in range(40)]
     settings = s.NamespaceSettings(attempts_max=3, lease_ms_max=60_000, enqueue_paused=True, ttl_ms_max=_I64)
     demands = [s.TopicDemand(f"topic-{n}", n, None if n % 2 else "group") for n in range(30)]
-    nacks = [s.Nack(receipt, 5, b"meta", True, False) for receipt in _RECEIPTS]
+    nacks = [s.Nack(receipt, 5, b"meta", True, False, None, "caf\xc3\xa9 \x1b[2J" * 9) for receipt in _RECEIPTS]
     return [
         ("enqueue", s.EnqueueRequest(NAMESPACE, [item, item], True)),
         ("enqueue", s.EnqueueRequest(NAMESPACE, items)),

@@ -14,6 +14,7 @@ from foqs.model.calls import ItemContent
 from foqs.model.cluster import ShardIdentity
 from foqs.model.errors import UnavailableError
 from foqs.model.item import ShardItem
+from foqs.model.shard_place import Tenure
 from foqs.model.slots import SlotTable
 from foqs.model.topic import ShardTopic
 from foqs.model.window_budget import WindowBudget
@@ -23,7 +24,6 @@ from foqs.shard.port import (
     ShardImage,
     SlotArrival,
     Store,
-    Tenure,
     Transaction,
     TransactionResult,
 )

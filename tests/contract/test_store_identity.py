@@ -6,7 +6,8 @@ import pytest
 
 from foqs.model.cluster import ShardIdentity
 from foqs.model.errors import UnavailableError
-from foqs.shard.port import OwnershipLostError, Tenure
+from foqs.model.shard_place import Tenure
+from foqs.shard.port import OwnershipLostError
 from tests.contract.owner import SHARD_ID, Owner, new_item, opened
 
 

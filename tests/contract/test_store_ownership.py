@@ -11,12 +11,12 @@ import pytest
 
 from foqs.model import ids
 from foqs.model.errors import UnavailableError
+from foqs.model.shard_place import Tenure
 from foqs.shard.port import (
     BeingTakenError,
     OwnedError,
     OwnershipLostError,
     SessionLostError,
-    Tenure,
     Transaction,
 )
 from tests.contract.owner import Owner, new_item, new_topic, opened

@@ -36,7 +36,11 @@ _OUTPUTS = {
     "Settings for ids": [
         ["stored before: 100", "spread over 4 of 1024 slots", "ids forgotten so far: False"],
     ],
-    "Workers": [["sending to: ann@example.org"], ["resized cat.png", "1 acked"]],
+    "Workers": [
+        ["sending to: ann@example.org"],
+        ["1 ValueError: card *** was refused"],
+        ["resized cat.png", "1 acked"],
+    ],
     "Consuming in a loop": [["3 3"], ["0 1 item of topic 'alarms' is not due yet"]],
     "Several consumers of each item": [["None payment 17", "audit payment 17", "search payment 17"]],
     "One at a time, in order": [["2 open", "1 deposit", "1 close"]],

@@ -24,7 +24,7 @@ from foqs.storage.shard import script
 from foqs.storage.shard.export_pages import columns_of, content_bytes_of
 from foqs.storage.shard.formats import pack_items, pack_keys
 from foqs.storage.shard.script import chunks_by_bytes, edge_arguments, item_row, key_conditions, stored_row_literal
-from foqs.testing.fake_server import new_row
+from foqs.testing.fake_rows import new_row
 from tests.contract.owner import new_topic
 from tests.support.held_plans import HELD_CASES, INSERT_HELD, fill_held
 from tests.support.plan_case import PAGE, SLACK, Case
@@ -210,6 +210,16 @@ CASES: dict[str, list[Case]] = {
     "REWRITE_CLAIM": [Case("PRIMARY", 3, (b"", 5))],
     "REWRITE_ITEM": [Case("PRIMARY", 3, (0, 0, 9, 1, 1, None, b"m", None, 5))],
     "REPLACE_ITEM": [Case("PRIMARY", 3, fill=lambda text: text.format(7, 5))],
+    "REWRITE_FAILED_ITEM": [Case("PRIMARY", 3, (0, 0, 9, 1, 1, None, b"m", b"died", b"entry", 5))],
+    "RECOUNT_FAILED_ITEMS": [
+        Case(
+            "PRIMARY",
+            3 * len(ids) + SLACK,
+            fill=lambda text, ids=ids: spread(text.replace("{}", "1", 2).replace("{}", "x'65'", 1), ids),
+            notes=True,
+        )
+        for ids in (ITEM_IDS, RANGE_IDS, ITEM_IDS[:1], [10**12, 10**12 + 1])
+    ],
     "RECOUNT_ITEMS": [
         Case(
             "PRIMARY",
@@ -299,7 +309,8 @@ WITHOUT_TABLE = {
     "ONLY_CHANGED",
 }
 SMALL_TABLE = {
-    "WAKE_ITEMS", "WAKE_IN_PLACE", "RECOUNT_ITEMS", "DELETE_ITEMS", "DELETE_PACKS", "DELETE_TOMBSTONES",
+    "WAKE_ITEMS", "WAKE_IN_PLACE", "RECOUNT_ITEMS", "RECOUNT_FAILED_ITEMS", "DELETE_ITEMS", "DELETE_PACKS",
+    "DELETE_TOMBSTONES",
     "DELETE_CLAIMS", "DELETE_TOPICS", "DELETE_NAMESPACES", "READ_ITEMS", "REFILL", "READ_SORT_KEY", "REFILL_TIMERS",
 }  # fmt: skip
 """What runs all the time, also when the tables hold next to nothing."""

@@ -12,6 +12,7 @@ from foqs.client import slot_groups
 from foqs.client.queue_items import Nack, NewItem
 from foqs.model.calls import Delivery, DeliveryPolicy, PositionErrors
 from foqs.model.errors import FoqsError, StaleLeaseError
+from foqs.model.failures import FAILURES_SHOWN_MAX
 from tests.histories.history import Call, Outcome, Put, Settled, Taken, Verb, make_payload, uid_of
 from tests.histories.recorder import name_of, outcome_of
 from tests.sim.caller import NAMESPACE, Demand, Held, SimCaller, Work
@@ -45,6 +46,7 @@ class SimClient(SimCaller):
         self._apart = random.Random(f"{world.seed} {name}")
         self._loads = random.Random(f"{world.seed} {name} loads")
         self._any = random.Random(f"{world.seed} {name} any")
+        self._reasons = random.Random(f"{world.seed} {name} reasons")
         self._grouping = random.Random(f"{world.seed} {name} groups")
         self._groups: dict[str, slot_groups.SlotGroups] = {}
         self._count = 0
@@ -154,6 +156,7 @@ class SimClient(SimCaller):
         self._end(call, Outcome.OK)
         for item in items:
             self._world.delivered(self, item)
+            self._world.reasons.delivered(item)
             uid = uid_of(item.payload)
             if item.trace_context != uid:
                 self._world.complain(f"P1: {uid} has the trace context {item.trace_context!r}")
@@ -191,8 +194,10 @@ class SimClient(SimCaller):
     async def nack(self) -> None:
         chance = self._chance
         held = self._take_held(chance.choice([1, 3, 10]))
+        receipts = [one.receipt for one in held]
+        reasons = self._world.reasons.drawn(self._reasons, receipts)
         nacks = []
-        for one in held:
+        for one, reason in zip(held, reasons, strict=True):
             kind = chance.choice(["plain", "delay", "release", "metadata", "dead"])
             nacks.append(
                 SimNack(
@@ -201,6 +206,7 @@ class SimClient(SimCaller):
                     metadata=b"n%d" % chance.randrange(100) if kind == "metadata" else None,
                     release=kind == "release",
                     dead_letter=kind == "dead" and not one.at_most_once,
+                    reason=reason,
                 )
             )
         if nacks:
@@ -208,7 +214,10 @@ class SimClient(SimCaller):
                 Settled(n.receipt, n.delay_ms, None if n.metadata is None else n.metadata.hex(), n.release,
                         n.dead_letter) for n in nacks
             ]  # fmt: skip
-            await self._settle(Verb.NACK, held, settled, lambda door, namespace: door.queue.nack(namespace, nacks))
+            call = await self._settle(
+                Verb.NACK, held, settled, lambda door, namespace: door.queue.nack(namespace, nacks)
+            )
+            self._world.reasons.settled(call, receipts, reasons)
 
     async def extend(self) -> None:
         held = self._take_held(self._chance.choice([1, 3]))
@@ -258,9 +267,11 @@ class SimClient(SimCaller):
     async def redrive(self) -> None:
         """Dead letters by id, so that it is known whose deliver_after changes."""
         topic, count = self._chance.choice(TOPICS), self._chance.choice([1, 5])
+        since = self._world.reasons.now()
         page = await self._quietly(lambda door, namespace: door.admin.list_dead_letters(namespace, topic, count, ""))
         self._check_own(page)
         ids = [item.id for item in page.items] if page is not None else []
+        self._world.reasons.shown(page.items if page is not None else [], since)
         self._world.uids_redriven.update([uid_of(item.payload) for item in page.items] if page is not None else [])
         if ids:
             since_ms = self._world.now_ms()
@@ -293,8 +304,12 @@ class SimClient(SimCaller):
         else:
             item_id = self._world.some_id(chance, self.namespace)
             if item_id is not None:
+                since = self._world.reasons.now()
                 with suppress(FoqsError):
-                    await self._watch_row([item_id], lambda door, namespace: door.admin.get_item(namespace, item_id))
+                    found = await self._watch_row(
+                        [item_id], lambda door, namespace: door.admin.get_item(namespace, item_id)
+                    )
+                    self._world.reasons.shown([found], since, FAILURES_SHOWN_MAX)
 
     # ---- how ----
 
@@ -325,8 +340,10 @@ class SimClient(SimCaller):
 
     async def _peek(self, topic: str, limit: int) -> None:
         before = items_in_topic(self._world, self.namespace, topic)
+        since = self._world.reasons.now()
         page = await self._quietly(lambda door, namespace: door.admin.peek_items(namespace, topic, limit, ""))
         self._check_own(page)
+        self._world.reasons.shown(page.items if page is not None else [], since)
         if page is not None and not self._world.restored:
             for problem in page_problems(page, before, items_in_topic(self._world, self.namespace, topic)):
                 self._world.complain(problem)

@@ -114,7 +114,7 @@ def forgets_which_claims_were_made_ahead(self: Journal, stored: Any, items: list
 
 @in_place_of(Settlements, "_ended_lease")
 def counts_what_was_claimed_ahead_as_an_attempt(self: Settlements, item: ShardItem, now_ms: int) -> Any:
-    return self.failed_attempt(item, now_ms, reason="lease ended")
+    return self.failed_attempt(item, now_ms, cause="lease ended")
 
 
 @in_place_of(ShardItem, "is_claimed_for")

@@ -29,4 +29,4 @@ def keeps_the_room_of_ended_calls(self: Room, completion: Completion) -> None:
 
 @in_place_of(Settlements, "failed_attempt")
 def delays_no_nack(self: Settlements, item: Any, now_ms: int, **how: Any) -> Any:
-    return _failed_attempt(self, item, now_ms, **({**how, "delay_ms": 1} if how.get("reason") == "nacked" else how))
+    return _failed_attempt(self, item, now_ms, **({**how, "delay_ms": 1} if how.get("cause") == "nacked" else how))

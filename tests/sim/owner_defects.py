@@ -9,8 +9,7 @@ from foqs.cluster.members import host_watch
 from foqs.cluster.members.host_watch import HostWatch
 from foqs.model import ids
 from foqs.model.clock import Now
-from foqs.model.shard_place import FoundShard
-from foqs.shard.port import Tenure
+from foqs.model.shard_place import FoundShard, Tenure
 from foqs.shard.state.engine import ShardState
 from foqs.shard.writer.keeper import Keeper, ShardClock
 from foqs.shard.writer.ownership import Ownership

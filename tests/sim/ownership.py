@@ -13,10 +13,10 @@ from foqs.model.cluster import ShardRow, ShardUse, host_name_of
 from foqs.model.errors import UnavailableError
 from foqs.model.grants import Ask
 from foqs.model.namespace import Namespace, NamespaceSettings
-from foqs.model.shard_place import EpochAsk, EpochGiven
+from foqs.model.shard_place import EpochAsk, EpochGiven, Tenure
 from foqs.model.slot_gates import GateState, SlotGate
 from foqs.model.slots import SlotMove, SlotTable
-from foqs.shard.port import ShardImage, Tenure, Transaction, TransactionResult
+from foqs.shard.port import ShardImage, Transaction, TransactionResult
 from foqs.storage.shard.packs.pack import PackPlan
 from foqs.storage.shard.packs.pack_index import PackIndex
 from foqs.storage.shard.shard_store import ShardAccess

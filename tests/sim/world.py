@@ -30,6 +30,7 @@ from tests.sim.chance import Delays, Layout, Profile
 from tests.sim.clients import OTHERS, TOPICS, SimClient
 from tests.sim.clocks import SimClocks
 from tests.sim.events import EventBook
+from tests.sim.failure_reasons import ReasonBook
 from tests.sim.host import FakeDoor, SimHost, shard_urls
 from tests.sim.in_flight import InFlight
 from tests.sim.links import Links
@@ -117,6 +118,7 @@ class World:
         """Of items that somebody tried to redrive, which gives them a new deliver_after."""
         self.uniques: UniqueLoad | None = None
         self.loads = Loads()
+        self.reasons = ReasonBook(self)
         self.cap_check = SharedCapCheck(self)
         self.cap_keeper = CapKeeper(self, NAMESPACE, TOPICS)
         self.in_flight = InFlight(self, NAMESPACE)

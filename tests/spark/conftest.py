@@ -134,7 +134,7 @@ def states(client: Client, namespace: str) -> dict[str, str]:
         ids[state] = client.enqueue(namespace, "t", state.encode(), priority=-1)
         [item] = client.dequeue(namespace, "t", lease_ms=600_000, wait_ms=5_000)
         if state == "dead":
-            client.nack(namespace, [item], dead_letter=True)
+            client.nack(namespace, [item], dead_letter=True, reason="poison")
     ids["ready"] = client.enqueue(namespace, "t", b"ready", metadata=b"m", priority=3, trace_context="trace")
     ids["delayed"] = client.enqueue(namespace, "t", b"delayed", delay_ms=600_000)
     ids["other"] = client.enqueue(namespace, "other", b"other")

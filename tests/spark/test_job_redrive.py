@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from foqs import Client, NewItem
+from foqs import Client, Nack, NewItem
 from tests.support.names import ODD_NAMES
 from tests.support.spark_jobs import command
 from tests.support.taking import deliveries
@@ -41,6 +41,23 @@ def test_dead_letters_that_meet_a_condition_are_redriven_and_a_repeat_finds_none
     assert (mail.ready, mail.dead, news.ready, news.dead) == (50, 50, 0, 100)
     again = command("redrive", *options, *where)
     assert again.stdout == "0 redriven of 0\n", again.stderr
+
+
+def test_reasons_that_differ_in_numbers_alone_are_counted_together_and_shown_harmless(
+    quick_jvm: None, address: str, namespace: str, client: Client
+) -> None:
+    client.enqueue_many(namespace, [NewItem("mail", b"%d" % n) for n in range(60)])
+    (items,) = deliveries(client, namespace, ["mail"], 60)
+    reasons = [f"timeout of order {n} after 30{n} ms" if n < 50 else f"bad\u202ecard {n:08x}" for n in range(60)]
+    client.nack(namespace, [Nack(i.receipt, dead_letter=True, reason=r) for i, r in zip(items, reasons, strict=True)])
+    options = ("--addresses", address, "--namespace", namespace, "--master", "local[2]")
+    dry = command("redrive", *options, "--where", "last_error LIKE '%order%' OR last_error LIKE 'bad%'", "--dry-run")
+    assert dry.stdout == "0 redriven of 60\n", dry.stderr
+    shown = [line for line in dry.stderr.splitlines() if "of topic mail" in line]
+    assert shown == [
+        "50 of topic mail: dead-lettered by its consumer: timeout of order # after # ms",
+        "10 of topic mail: dead-lettered by its consumer: bad\N{REPLACEMENT CHARACTER}card #",
+    ]
 
 
 def test_an_export_writes_a_row_for_each_item(

@@ -94,6 +94,7 @@ def test_items_of_every_state_are_rows_with_all_their_fields(
             assert (row.topic, row.state, row.priority) == (stored.topic, stored.state.name.lower(), stored.priority)
             assert (bytes(row.payload), bytes(row.metadata)) == (stored.payload, stored.metadata)
             assert (row.failed_attempts, row.death_reason) == (stored.failed_attempts, stored.death_reason)
+            assert row.last_error == (stored.errors[0].reason if stored.errors else None)
             assert (row.delivery, row.trace_context) == (stored.delivery.name, stored.trace_context)
             assert round(row.enqueued_at.timestamp() * 1000) == stored.enqueued_at_ms
             assert round(row.deliver_after.timestamp() * 1000) == stored.deliver_after_ms

@@ -10,12 +10,12 @@ from unittest.mock import Mock
 
 from foqs.model import ids, limits
 from foqs.model.namespace import SettingsTable
+from foqs.model.shard_place import Tenure
 from foqs.shard.mysql_server import CommitScheduler, MysqlServer, TurningTime
 from foqs.shard.port import (
     LaneCounts,
     SessionLostError,
     ShardImage,
-    Tenure,
     Transaction,
     TransactionResult,
 )

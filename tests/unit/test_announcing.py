@@ -9,8 +9,9 @@ from unittest.mock import Mock
 import pytest
 
 from foqs.model import limits
+from foqs.model.shard_place import Tenure
 from foqs.model.topic import ShardTopic
-from foqs.shard.port import ShardImage, Tenure
+from foqs.shard.port import ShardImage
 from foqs.shard.state.engine import ShardState
 from foqs.shard.writer import ownership
 from tests.support.slow_store import SlowStore, TickedWriter, writer_of

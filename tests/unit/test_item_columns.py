@@ -11,6 +11,7 @@ from foqs.shard.port import ClaimedRow, FetchedRow, ItemRow
 from foqs.storage.schema import item_columns
 from foqs.storage.schema.item_columns import (
     CONTENT_COLUMNS,
+    FAILURE_COLUMNS,
     GIVEN_COLUMNS,
     ITEM_COLUMNS,
     KEY_COLUMNS,
@@ -19,14 +20,15 @@ from foqs.storage.schema.item_columns import (
 )
 from tests.contract.owner import new_item
 
-GROUPS = {"key": KEY_COLUMNS, "given": GIVEN_COLUMNS, "state": STATE_COLUMNS, "content": CONTENT_COLUMNS}
+GROUPS = {"key": KEY_COLUMNS, "given": GIVEN_COLUMNS, "state": STATE_COLUMNS, "content": CONTENT_COLUMNS,
+          "failures": FAILURE_COLUMNS}  # fmt: skip
 ITEM = new_item(7, priority=3, due_at=2_000, enqueued_at=1_000)
 
 
-def test_a_row_has_the_columns_of_the_table_in_their_order_and_its_content_last() -> None:
+def test_a_row_has_the_columns_of_the_table_in_their_order_and_its_content_before_its_failures() -> None:
     fields_of_rows = ["key" if name == "id" else name for name in names(ITEM_COLUMNS)]
-    assert [*ItemRow._fields[:-1], *ItemContent._fields] == fields_of_rows
-    assert ItemRow._fields[-1] == "content"
+    assert [*ItemRow._fields[:-2], *ItemContent._fields, "errors"] == fields_of_rows
+    assert ItemRow._fields[-2:] == ("content", "errors")
     assert list(ItemContent._fields) == names(CONTENT_COLUMNS)
 
 

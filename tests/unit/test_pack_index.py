@@ -10,7 +10,7 @@ from foqs.shard.port import Refill, Rewrite, Transaction, TransactionResult
 from foqs.storage.shard.packs import pack_index
 from foqs.storage.shard.packs.budget import PackBudget
 from foqs.storage.shard.packs.pack_index import add_looked_up, add_packed, merged_pages
-from foqs.testing.fake_server import new_row
+from foqs.testing.fake_rows import new_row
 from tests.contract.owner import SHARD_ID
 from tests.support.packed_shard import FEW, MANY, PackedShard, in_order, is_empty, keys, nack
 

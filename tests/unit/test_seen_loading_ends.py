@@ -9,7 +9,8 @@ import warnings
 from typing import Any, cast
 from unittest.mock import Mock
 
-from foqs.shard.port import SeenDigests, SeenExtent, SeenPart, SessionLostError, ShardImage, Tenure
+from foqs.model.shard_place import Tenure
+from foqs.shard.port import SeenDigests, SeenExtent, SeenPart, SessionLostError, ShardImage
 from foqs.shard.writer.seen_loading import SeenLoading
 from tests.support.slow_store import SlowStore, writer_of
 from tests.support.waiting import PATIENCE_S

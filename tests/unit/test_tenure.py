@@ -11,7 +11,8 @@ from structlog.testing import capture_logs
 
 from foqs.model import ids
 from foqs.model.errors import UnavailableError
-from foqs.shard.port import BeingTakenError, OwnedError, SessionLostError, ShardImage, Tenure
+from foqs.model.shard_place import Tenure
+from foqs.shard.port import BeingTakenError, OwnedError, SessionLostError, ShardImage
 from foqs.shard.writer import ownership
 from tests.support.slow_store import SlowStore, TickedWriter, run_one, start, writer_of
 from tests.support.waiting import until

@@ -324,6 +324,7 @@ class AsyncClient(AsyncBaseClient):
         delay: timedelta | None = None,
         metadata: bytes | None = None,
         dead_letter: bool = False,
+        reason: str | None = None,
         return_errors: bool = False,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
@@ -332,13 +333,14 @@ class AsyncClient(AsyncBaseClient):
 
         receipts: as with `ack`; a Nack entry is used as it is, and the arguments apply to the other entries.
         metadata: replaces the item's metadata.  dead_letter: True to make the items dead letters.
+        reason: why the attempt failed, for operators; a text of any length, of which one line of 500 bytes is kept.
         It is never repeated after an unknown outcome: the item is then redelivered when its lease ends.
         """
         delay_ms = duration_ms("delay_ms", delay_ms, delay)
         terms = self._within(deadline_ms, deadline)
 
         def as_given(receipt: str) -> Nack:
-            return Nack(receipt, delay_ms, metadata, dead_letter=dead_letter)
+            return Nack(receipt, delay_ms, metadata, dead_letter=dead_letter, reason=reason)
 
         return await self._run(queue_verbs.nack(terms, namespace, receipts, as_given, return_errors))
 
@@ -349,6 +351,7 @@ class AsyncClient(AsyncBaseClient):
         *,
         delay_ms: int | None = None,
         delay: timedelta | None = None,
+        reason: str | None = None,
         return_errors: bool = False,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
@@ -358,7 +361,7 @@ class AsyncClient(AsyncBaseClient):
         terms = self._within(deadline_ms, deadline)
 
         def as_given(receipt: str) -> Nack:
-            return Nack(receipt, delay_ms, release=True)
+            return Nack(receipt, delay_ms, release=True, reason=reason)
 
         return await self._run(queue_verbs.nack(terms, namespace, receipts, as_given, return_errors))
 

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from foqs.client.beginning import was_delivered_before
 from foqs.client.checks import check_text
+from foqs.client.describing import Describe, check_describe, describe_error, reason_of
 from foqs.client.durations import duration_or
 from foqs.client.settling import NackBackoff, SettleStats, log, settlement_of
 from foqs.client.sync.client import Client
@@ -68,6 +69,9 @@ class Worker:
     wait or wait_ms (2 s): longest wait of one call for items, up to 30 s; a stop can take as long.
     backoff (1 s, doubled up to 10 min): delay of an item whose handler failed, see NackBackoff.
     drain or drain_ms (30 s): after a stop, the longest time for handlers, and again for settlements.
+    describe (describe_error): called with the exception of a handler, returns the reason of the failed attempt that
+        operators see with the item, or None. Messages can have secrets: give a function of your own, or None to send
+        no reasons.
 
     Logger "foqs.client" reports the settings at the start and the item counts at the end with level INFO, and failed
     handlers, dead letters and lost leases with level WARNING.
@@ -91,6 +95,7 @@ class Worker:
         backoff: NackBackoff | None = None,
         drain_ms: int | None = None,
         drain: timedelta | None = None,
+        describe: Describe | None = describe_error,
     ) -> None:
         check_client(client)
         check_text("namespace", namespace)
@@ -102,6 +107,7 @@ class Worker:
         self._topic_prefix = topic_prefix
         self._group = group
         self._handler = handler
+        self._describe = check_describe(describe)
         self._settings = WorkerSettings(
             concurrency=concurrency,
             prefetch_count=prefetch_count,
@@ -343,7 +349,8 @@ class Worker:
         if item.settled:
             return
         item.settled = True
-        nack = settlement_of(item, error, self._settings.backoff, self._client.options.random)
+        reason = None if error is None else reason_of(error, self._describe)
+        nack = settlement_of(item, error, reason, self._settings.backoff, self._client.options.random)
         if item.lease_lost:
             self._settler.lost([item])
         elif nack is None:

@@ -13,7 +13,7 @@ from foqs.host.shards.ttl_scan import TtlScan
 from foqs.model import limits
 from foqs.model.cluster import ShardUse, shards_named
 from foqs.model.errors import UnavailableError
-from foqs.shard.port import Tenure
+from foqs.model.shard_place import Tenure
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Events
 from foqs.shard.writer.shard_writer import ShardWriter

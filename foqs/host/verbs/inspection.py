@@ -21,6 +21,7 @@ from foqs.host.verbs.page_reads import PageBudget, Slices, lost, merged, read_pa
 from foqs.model import ids, limits, order
 from foqs.model.calls import CallContext, DeadLettersResult, PositionErrors, StoredItem, StoredItemPage
 from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError
+from foqs.model.failures import FAILURES_SHOWN_MAX
 from foqs.model.groups import COPIES_PER_CALL_MAX
 from foqs.model.item import Outcome
 from foqs.model.namespace import Namespace
@@ -97,7 +98,7 @@ class Inspection:
                 for shard, topic in parts
             }
             pages = await read_parts(self._shards, reads)
-            chosen, token = merged(pages, limit, lambda row: row.content.size_bytes)
+            chosen, token = merged(pages, limit, lambda row: row.size_bytes)
             return StoredItemPage(await self._slices.each(partial(self._stored_items, topic_name), chosen), token)
 
     def _topic_name(
@@ -139,7 +140,7 @@ class Inspection:
 
         def act(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:
             if not found.done():
-                found.set_result(self._stored_item(shard_id, row, shard.topic_of(row).name))
+                found.set_result(self._stored_item(shard_id, row, shard.topic_of(row).name, FAILURES_SHOWN_MAX))
 
         errors = await self._on_rows(namespace, places, act, with_payload=True)
         if not found.done():
@@ -363,7 +364,7 @@ class Inspection:
             rows, more = await self._read_lane(shard, lane, edge, limit - len(found), bytes_max)
             key, shard_id = sequence_of(one.name), shard.shard_id
             found += [(Place(key, order.sort_key(row.urgency, row.due_at, row.key, shard_id)), row) for row in rows]
-            bytes_max -= sum([row.content.size_bytes for row in rows])
+            bytes_max -= sum([row.size_bytes for row in rows])
             lanes_count += 1
             if more or (found and (len(found) >= limit or bytes_max <= 0 or lanes_count >= LANES_PER_PAGE_MAX)):
                 return found, True
@@ -384,9 +385,9 @@ class Inspection:
             self._stored_item(order.shard_of(place.sort_key), row, _name_at(topic_name, place)) for place, row in rows
         ]
 
-    def _stored_item(self, shard_id: int, row: ItemRow, topic_name: str) -> StoredItem:
+    def _stored_item(self, shard_id: int, row: ItemRow, topic_name: str, failures_count_max: int = 1) -> StoredItem:
         writer, shard = self._shards.serving(shard_id)
-        return stored_item(shard, row, topic_name, writer.now())
+        return stored_item(shard, row, topic_name, writer.now(), failures_count_max=failures_count_max)
 
 
 def _shards_of(item_ids: Sequence[str]) -> set[int]:

@@ -21,6 +21,7 @@ from foqs.model import ids, limits
 from foqs.model.calls import DeliveryPolicy, ItemState, StoredItem
 from foqs.model.clock import Now
 from foqs.model.errors import OverloadedError, UnavailableError
+from foqs.model.failures import failures_of
 from foqs.model.serial import shown_due_at
 from foqs.model.topic_name import bucket_of, fairness_key_of, ordering_key_of, parts
 from foqs.shard import mysql_server
@@ -187,8 +188,10 @@ def lost(shard_id: int) -> UnavailableError:
     return UnavailableError(f"shard {shard_id} was lost: try again", nothing_done=True)
 
 
-def stored_item(shard: ShardState, row: ItemRow, topic_name: str, now: Now) -> StoredItem:
-    """Return an item for operators, from its row and the shard's present state.
+def stored_item(
+    shard: ShardState, row: ItemRow, topic_name: str, now: Now, *, failures_count_max: int = 1
+) -> StoredItem:
+    """Return an item for operators, from its row and the shard's present state, with its newest failures.
 
     The topic's name is passed in, because the topic has possibly ended with its last item since the row was read.
     """
@@ -216,4 +219,5 @@ def stored_item(shard: ShardState, row: ItemRow, topic_name: str, now: Now) -> S
         key_bucket=bucket_of(topic_name),
         fairness_key=fairness_key_of(topic_name),
         urgency=row.urgency if row.place is not None and row.lane > 0 else None,
+        errors=failures_of(row.errors, failures_count_max),
     )

@@ -12,7 +12,7 @@ from foqs.host.registry.namespaces import Namespaces
 from foqs.host.shards.shards import Shards
 from foqs.host.shards.waiting import Answer, Waiting
 from foqs.host.verbs.inspection import Inspection
-from foqs.model import ids, limits
+from foqs.model import failures, ids, limits
 from foqs.model.calls import PositionErrors
 from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, StaleLeaseError
 from foqs.model.item import ItemEvent, ShardItem
@@ -252,13 +252,17 @@ def _rewrite(nack: of.Nack, settings: NamespaceSettings, group: _OfShard, item: 
         raise InvalidArgumentError("release and dead_letter are both set: set one")
     if metadata is not None and len(metadata) > settings.metadata_bytes_max:
         raise arguments.too_much_metadata(metadata, settings)
+    now_ms = group.writer.now_ms()
+    reason = failures.clean_reason(nack.reason) if nack.reason else ""
     return group.shard.failed_attempt(
         item,
-        group.writer.now_ms(),
+        now_ms,
         delay_ms=delay_ms,
-        reason="dead-lettered by its consumer" if nack.dead_letter else "released" if nack.release else "nacked",
+        cause="dead-lettered by its consumer" if nack.dead_letter else "released" if nack.release else "nacked",
+        reason=reason,
         dead=bool(nack.dead_letter),
         release=bool(nack.release),
         unseen=bool(nack.release and nack.unseen),
         metadata=metadata,
+        error=failures.entry(now_ms, item.failed_attempts + 1, reason) if reason else None,
     )

@@ -15,6 +15,7 @@ from foqs.background.tasks import Tasks
 from foqs.model import limits
 from foqs.model.errors import FoqsError
 from foqs.model.outage import Outage
+from foqs.model.shard_place import Tenure
 from foqs.shard.port import (
     BeingTakenError,
     ElsewhereError,
@@ -24,7 +25,6 @@ from foqs.shard.port import (
     SessionLostError,
     ShardImage,
     Store,
-    Tenure,
 )
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.lease_table import LeaseTable

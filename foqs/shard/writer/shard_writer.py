@@ -17,6 +17,7 @@ from foqs.model import limits
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError
 from foqs.model.outage import Outage
+from foqs.model.shard_place import Tenure
 from foqs.shard import mysql_server
 from foqs.shard.mysql_server import MysqlServer
 from foqs.shard.port import (
@@ -26,7 +27,6 @@ from foqs.shard.port import (
     OwnershipLostError,
     SessionLostError,
     Store,
-    Tenure,
     Transaction,
     TransactionFailedError,
     TransactionResult,

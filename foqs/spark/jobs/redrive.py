@@ -15,6 +15,7 @@ from foqs.client.sync import AdminClient
 from foqs.model import limits
 from foqs.model.calls import DeadLettersResult
 from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError
+from foqs.model.shown_text import one_line
 from foqs.spark.credentials import Credentials
 from foqs.spark.jobs.context_flag import context_flag
 from foqs.spark.jobs.credential_flags import credential_flags, taken_credentials, with_tls
@@ -25,8 +26,11 @@ from foqs.spark.rows import READ_COLUMNS
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame
 
 GROUPS_SHOWN = 20
+VARYING = r"\b(?=[a-fA-F]*\d)[0-9a-fA-F]{4,}(?:-[0-9a-fA-F]{4,})*\b|\d+"
+"""Numbers and identifiers in hex, as Java and Python write regular expressions."""
 PAUSE_S = 0.2
 TRIES_MAX = 100
 """Number of tries of a call whose outcome is unknown, or whose items another call is just settling."""
@@ -83,12 +87,11 @@ def redrive(where: str | None, dry_run: bool, master: str | None, **given: Any) 
         frame = read_frame(spark, options, schema)
         if where is not None:
             frame = frame.where(where)
-        groups = frame.groupBy("topic", "death_reason").count().orderBy("count", ascending=False).collect()
-        total = sum(row["count"] for row in groups)
-        for row in groups[:GROUPS_SHOWN]:
-            click.echo(f"{row['count']:,} of topic {row['topic']}: {row['death_reason']}", err=True)
-        if len(groups) > GROUPS_SHOWN:
-            click.echo(f"and {len(groups) - GROUPS_SHOWN:,} more topics and reasons", err=True)
+        groups, groups_count, total = most_frequent(frame)
+        for topic, reason, count in groups:
+            click.echo(f"{count:,} of topic {one_line(topic)}: {one_line(reason or '')}", err=True)
+        if groups_count > len(groups):
+            click.echo(f"and {groups_count - len(groups):,} more topics and reasons", err=True)
         click.echo(f"{total:,} dead letters found", err=True)
         if dry_run or not total:
             click.echo(f"0 redriven of {total:,}")
@@ -104,6 +107,21 @@ def redrive(where: str | None, dry_run: bool, master: str | None, **given: Any) 
     click.echo(f"{redriven:,} redriven, {gone:,} were no dead letters any more, {refused:,} refused")
     if refused:
         print("refused: items that are delivered at most once cannot be redriven", file=sys.stderr)
+
+
+def most_frequent(frame: DataFrame) -> tuple[list[tuple[str, str | None, int]], int, int]:
+    """Return the most frequent topics and reasons of dead letters with their counts, the count of all these, and the
+    count of dead letters.
+
+    Reasons that differ in numbers and identifiers alone are one, because most name an order, a port or the like.
+    """
+    from pyspark.sql import functions as f
+
+    reason = f.regexp_replace("death_reason", VARYING, "#")
+    counted = frame.groupBy("topic", reason.alias("reason")).count().cache()
+    shown = counted.orderBy(f.desc("count"), "topic", "reason").limit(GROUPS_SHOWN).collect()
+    (sums,) = counted.agg(f.count("*"), f.coalesce(f.sum("count"), f.lit(0))).collect()
+    return [(row[0], row[1], row[2]) for row in shown], sums[0], sums[1]
 
 
 def _names_payload(where: str | None) -> bool:

@@ -70,11 +70,16 @@ CONTENT_COLUMNS: Final = (
 )
 """Bytes, in the order of foqs.model.calls.ItemContent."""
 
+FAILURE_COLUMNS: Final = (
+    Column("errors", "varbinary(2048) NOT NULL DEFAULT ''", FIELD_TYPE.BLOB, "H", default=b"", since=11),
+)
+"""The failures of an item, which the ends of leases write: inserts omit them, and a packed item has none."""
+
 INSERTED_COLUMNS: Final = (*KEY_COLUMNS, *GIVEN_COLUMNS, *CONTENT_COLUMNS)
-ITEM_COLUMNS: Final = (*KEY_COLUMNS, *GIVEN_COLUMNS, *STATE_COLUMNS, *CONTENT_COLUMNS)
+ITEM_COLUMNS: Final = (*KEY_COLUMNS, *GIVEN_COLUMNS, *STATE_COLUMNS, *CONTENT_COLUMNS, *FAILURE_COLUMNS)
 """Columns in the order of foqs.shard.port.ItemRow, which names the id `key` and has the content as one object."""
 
-_HEAD_COUNT: Final = len(ITEM_COLUMNS) - len(CONTENT_COLUMNS)
+_HEAD_COUNT: Final = len(KEY_COLUMNS) + len(GIVEN_COLUMNS) + len(STATE_COLUMNS)
 _STATE_DEFAULTS: Final = tuple([column.default for column in STATE_COLUMNS])
 
 
@@ -129,13 +134,14 @@ def placed_row(item: ShardItem) -> ItemRow:
 
 def stored_row(values: Sequence[Any]) -> ItemRow:
     """Convert the values of ITEM_COLUMNS, as read by a SELECT."""
-    return ItemRow._make((*values[:_HEAD_COUNT], ItemContent._make(values[_HEAD_COUNT:])))
+    content = ItemContent._make(values[_HEAD_COUNT:-1])
+    return ItemRow._make((*values[:_HEAD_COUNT], content, values[-1]))
 
 
 def packed_row(key: int, given: tuple[Any, ...], contents: Sequence[bytes]) -> ItemRow:
     """Build an item of a pack from the values of GIVEN_COLUMNS and CONTENT_COLUMNS."""
     _, topic, priority, *_ = given
-    return ItemRow._make((key, topic, priority, *given, *_STATE_DEFAULTS, ItemContent._make(contents)))
+    return ItemRow._make((key, topic, priority, *given, *_STATE_DEFAULTS, ItemContent._make(contents), b""))
 
 
 def fetched_row(integers: Iterable[int], contents: Sequence[bytes | None]) -> FetchedRow:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from foqs.model.failures import FAILURES_BYTES_MAX
 from foqs.model.serial import SERIAL_DUE_AT
 from foqs.shard.port import ClaimedRow, FetchedRow
 from foqs.storage.schema.item_columns import CONTENT_COLUMNS, INSERTED_COLUMNS, ITEM_COLUMNS, names
@@ -13,12 +14,11 @@ from foqs.storage.sessions.whole_reads import ended
 _CONTENTS = names(CONTENT_COLUMNS)
 _ITEM_ENDS = "".join(["u" if "unsigned" in column.sql_type else "s" for column in ITEM_COLUMNS])
 """The kinds of ITEM_COLUMNS, in the form that `ended` takes."""
-_HEADS = [name for name in names(ITEM_COLUMNS) if name not in _CONTENTS]
 _CONTENT_BYTES = " + ".join([f"OCTET_LENGTH({name})" for name in _CONTENTS])
-_REASON_LEFT_OUT = "IF(death_reason IS NULL, NULL, x'')"
-_LEAST_OF_HEAD = ", ".join(
-    [_REASON_LEFT_OUT if name == "death_reason" else name for name in _HEADS] + ["x''"] * len(_CONTENTS)
-)
+_ROW_BYTES = f"{_CONTENT_BYTES} + OCTET_LENGTH(errors)"
+_LEFT_OUT = dict.fromkeys([*_CONTENTS, "errors"], "x''") | {"death_reason": "IF(death_reason IS NULL, NULL, x'')"}
+_LEAST_OF_ROW = ", ".join([_LEFT_OUT.get(name, name) for name in names(ITEM_COLUMNS)])
+_WITH_ERROR = f"errors = LEFT(CONCAT({{}}, errors), {FAILURES_BYTES_MAX})"
 _COLUMN_OF = {"key": "id", "was_dead": "death_reason IS NOT NULL"}
 """The fields of rows whose columns have other names."""
 
@@ -116,7 +116,7 @@ READ_NAMESPACES = ended("SELECT number, name FROM namespace ORDER BY number", "u
 COUNT_LANES = ended("SELECT lane, COUNT(*) FROM item FORCE INDEX (lane_order) GROUP BY lane", "ss")
 COUNT_DELAYED = ended("SELECT topic, COUNT(*) FROM item FORCE INDEX (lane_order) WHERE lane = 0 GROUP BY topic", "ss")
 READ_CLAIMS = ended("SELECT id, due_at, ahead, entries FROM claim WHERE id >= %s ORDER BY id", "usss")
-READ_HEADS = ended(f"SELECT {_LEAST_OF_HEAD} FROM item FORCE INDEX (PRIMARY) WHERE {{}} ORDER BY id", _ITEM_ENDS)
+READ_HEADS = ended(f"SELECT {_LEAST_OF_ROW} FROM item FORCE INDEX (PRIMARY) WHERE {{}} ORDER BY id", _ITEM_ENDS)
 # Send all integers as one text, here and below, because the host splits it in half the time of reading single columns.
 READ_CLAIMED = ended(f"SELECT CONCAT_WS(' ', {_CLAIMED}) FROM item FORCE INDEX (PRIMARY) WHERE {{}} ORDER BY id", "s")
 FETCH_ITEMS = f"SELECT {_fetched()} FROM item FORCE INDEX (PRIMARY) WHERE {{}} ORDER BY id"
@@ -197,7 +197,7 @@ REFILL_TIMERS = ended(
 )
 
 SCAN = ended(
-    f"SELECT urgency, due_at, id, {_CONTENT_BYTES} FROM item FORCE INDEX (lane_order) "
+    f"SELECT urgency, due_at, id, {_ROW_BYTES} FROM item FORCE INDEX (lane_order) "
     "WHERE lane = %s AND (urgency > %s OR (urgency = %s AND (due_at > %s OR (due_at = %s AND id > %s)))) "
     "ORDER BY urgency, due_at, id LIMIT %s",
     "ssus",
@@ -287,9 +287,11 @@ REWRITE_ITEM = (
 # A redrive gives an item of a topic that ages its place anew: a statement of its own, so that other rewrites do not get
 # longer. It comes after the rewrite of the row, which is counted.
 REPLACE_ITEM = "UPDATE item SET place = {} WHERE id = {}"
+REWRITE_FAILED_ITEM = REWRITE_ITEM.replace(" WHERE ", f", {_WITH_ERROR.format('%s')} WHERE ")
 RECOUNT_ITEMS = (
     "UPDATE item FORCE INDEX (PRIMARY) SET deliveries = {}, failed_attempts = {} WHERE {} ORDER BY id LIMIT {}"
 )
+RECOUNT_FAILED_ITEMS = RECOUNT_ITEMS.replace(" WHERE ", f", {_WITH_ERROR} WHERE ")
 WAKE_ITEMS = (
     "UPDATE item FORCE INDEX (PRIMARY) SET lane = topic, urgency = COALESCE(place, priority) "
     "WHERE {} ORDER BY id LIMIT {}"

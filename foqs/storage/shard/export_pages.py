@@ -13,7 +13,7 @@ from foqs.model import ids
 from foqs.model.calls import ItemContent, ItemState
 from foqs.shard.port import ItemRow
 from foqs.storage.schema import statements as sql
-from foqs.storage.schema.item_columns import CONTENT_COLUMNS, ITEM_COLUMNS, names, stored_row
+from foqs.storage.schema.item_columns import CONTENT_COLUMNS, FAILURE_COLUMNS, ITEM_COLUMNS, names, stored_row
 from foqs.storage.sessions.whole_reads import only_row
 from foqs.storage.shard.script import key_conditions
 
@@ -72,7 +72,7 @@ def merged_by_key(packed: KeyPage, stored: KeyPage, criteria: ExportCriteria) ->
     size_bytes = 0
     for key in sorted(found):
         row = found[key]
-        size_bytes += row.content.size_bytes
+        size_bytes += row.size_bytes
         if len(rows) == criteria.limit or (rows and size_bytes > criteria.bytes_max):
             return KeyPage(rows, rows[-1].key)
         rows.append(row)
@@ -189,9 +189,10 @@ def _of_keys(rows: RunStatement, statement: str, columns: str, keys: list[int]) 
 
 
 def content_bytes_of(*, with_payload: bool, with_metadata: bool) -> str:
-    """Return the SQL expression for the bytes of the contents to read."""
+    """Return the SQL expression for the bytes of the contents and failures to read."""
     unread = {"payload": not with_payload, "metadata": not with_metadata}
-    return " + ".join([f"OCTET_LENGTH({name})" for name in names(CONTENT_COLUMNS) if not unread.get(name)])
+    sized = (*CONTENT_COLUMNS, *FAILURE_COLUMNS)
+    return " + ".join([f"OCTET_LENGTH({name})" for name in names(sized) if not unread.get(name)])
 
 
 def columns_of(*, with_payload: bool, with_metadata: bool) -> str:

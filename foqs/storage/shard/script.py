@@ -30,6 +30,7 @@ from foqs.shard.port import (
 from foqs.storage.schema import statements as sql
 from foqs.storage.schema.item_columns import (
     CONTENT_COLUMNS,
+    FAILURE_COLUMNS,
     INSERTED_COLUMNS,
     ITEM_COLUMNS,
     fetched_row,
@@ -56,8 +57,9 @@ _SPARSE: Final = 4
 _VALUES = ["x'%s'" if column in CONTENT_COLUMNS else "%d" for column in INSERTED_COLUMNS]
 _ROW = f"({','.join(_VALUES)})"
 """The values of statements.INSERT_ITEMS."""
+_STORED_TEXTS = (*CONTENT_COLUMNS, *FAILURE_COLUMNS)
 _STORED_VALUES = [
-    "x'%s'" if column in CONTENT_COLUMNS else "%s" if column.is_nullable else "%d" for column in ITEM_COLUMNS
+    "x'%s'" if column in _STORED_TEXTS else "%s" if column.is_nullable else "%d" for column in ITEM_COLUMNS
 ]
 _STORED_ROW = f"({','.join(_STORED_VALUES)})"
 """A row of values for statements.INSERT_STORED_ITEMS."""
@@ -313,21 +315,26 @@ def _seen_rows(transaction: Transaction, shard_id: int) -> list[tuple[int, int, 
 
 
 def rewrite_statements(rewrites: Sequence[Rewrite]) -> Iterator[str]:
-    """Yield one statement per row, but only one for all rows that stay in place and get the same counts."""
-    recounts: dict[tuple[int, int], list[int]] = {}
+    """Yield one statement per row, but only one for all rows that stay in place and get the same counts and error."""
+    recounts: dict[tuple[int, int, bytes | None], list[int]] = {}
     for change in sorted(rewrites, key=lambda rewrite: rewrite.key):
         counts = (change.deliveries, change.failed_attempts)
         if change.is_in_place and change.metadata is None:
-            recounts.setdefault(counts, []).append(change.key)
+            recounts.setdefault((*counts, change.error), []).append(change.key)
             continue
         sort_key = (change.lane, change.urgency, change.due_at)
         rest = (change.expires_at, change.metadata, change.death_reason)
-        yield filled(sql.REWRITE_ITEM, *sort_key, *counts, *rest, change.key)
+        if change.error is None:
+            yield filled(sql.REWRITE_ITEM, *sort_key, *counts, *rest, change.key)
+        else:
+            yield filled(sql.REWRITE_FAILED_ITEM, *sort_key, *counts, *rest, change.error, change.key)
         if change.place is not None:
             yield sql.REPLACE_ITEM.format(change.place, change.key)
-    for counts, keys in recounts.items():
+    for (deliveries, failed_attempts, error), keys in recounts.items():
+        statement = sql.RECOUNT_ITEMS if error is None else sql.RECOUNT_FAILED_ITEMS
+        values = (deliveries, failed_attempts) if error is None else (deliveries, failed_attempts, _bytes(error))
         for chunk in key_conditions("id", keys):
-            yield from (sql.RECOUNT_ITEMS.format(*counts, *chunk), sql.COUNT_CHANGED)
+            yield from (statement.format(*values, *chunk), sql.COUNT_CHANGED)
 
 
 def take_look_ups(look_up_count: int, rows: list[Rows]) -> dict[int, ItemRow]:
@@ -372,8 +379,8 @@ def item_row(item: ShardItem) -> str:
 
 
 def stored_row_literal(row: ItemRow) -> str:
-    head = [value if isinstance(value, int) else _bytes(value) for value in row[:-1]]
-    return _STORED_ROW % (*head, *map(bytes.hex, row.content))
+    head = [value if isinstance(value, int) else _bytes(value) for value in row[:-2]]
+    return _STORED_ROW % (*head, *map(bytes.hex, row.content), row.errors.hex())
 
 
 def _integer(value: int) -> str:

@@ -19,7 +19,7 @@ from pymysql.constants import CR
 from foqs.model import ids, limits, order
 from foqs.model.cluster import ShardIdentity
 from foqs.model.errors import UnavailableError
-from foqs.model.shard_place import EpochAsk, EpochGiven
+from foqs.model.shard_place import EpochAsk, EpochGiven, Tenure
 from foqs.shard.port import (
     BeingTakenError,
     ItemRow,
@@ -28,7 +28,6 @@ from foqs.shard.port import (
     OwnershipLostError,
     SessionLostError,
     ShardImage,
-    Tenure,
     Transaction,
     TransactionResult,
 )

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from foqs.model import limits, order
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError
+from foqs.model.failures import LEASE_ENDED, death_reason, entry
 from foqs.model.item import ItemEvent, Outcome, Phase, ShardItem, by_topic, move_all, rows_came
 from foqs.model.topic import OPEN_LEASES_OF_TOPIC_RATIO, ShardTopic
 from foqs.shard.port import TIMER_LANE, Rewrite, Transaction, TransactionResult
@@ -211,17 +212,19 @@ class Settlements:
         claim = item.claim
         is_unseen = claim is not None and claim.is_ahead and claim.is_inherited
         is_untried = is_unseen or not self._leases.ended_in_work(item)
-        rewrite = self.failed_attempt(item, now_ms, reason="lease ended", release=is_untried)
+        error = None if is_untried else entry(now_ms, item.failed_attempts + 1, LEASE_ENDED)
+        rewrite = self.failed_attempt(item, now_ms, cause=LEASE_ENDED, release=is_untried, error=error)
         if rewrite is None or rewrite.lane < 0:
             self._leases.suspects.pop(item.key, None)
         return rewrite
 
-    def failed_attempt(self, item: ShardItem, now_ms: int, *, delay_ms: int = 0, reason: str = "", dead: bool = False,
-                       release: bool = False, unseen: bool = False,
-                       metadata: bytes | None = None) -> Rewrite | None:  # fmt: skip
+    def failed_attempt(self, item: ShardItem, now_ms: int, *, delay_ms: int = 0, cause: str = "", reason: str = "",
+                       dead: bool = False, release: bool = False, unseen: bool = False,
+                       metadata: bytes | None = None, error: bytes | None = None) -> Rewrite | None:  # fmt: skip
         """Return the row of an item after a nack, a release or the end of its lease; None deletes it (at-most-once).
 
-        A failure without a delay of its own has the backoff of its topic.
+        A failure without a delay of its own has the backoff of its topic. `cause` and the clean `reason` of the
+        consumer are the reason of death if the item becomes a dead letter; `error` is the entry of this failure.
 
         `unseen`: the owner's own delivery reached no caller, so an at-most-once item has not been delivered yet.
         """
@@ -232,17 +235,19 @@ class Settlements:
         topic = item.topic
         number = topic.number
         if dead or (failed >= self._index.settings.attempts_max(topic.namespace, topic.name) and not release):
-            return Rewrite(item.key, -number, 0, now_ms, deliveries, failed, metadata, reason.encode())
+            died = death_reason(cause, reason)
+            return Rewrite(item.key, -number, 0, now_ms, deliveries, failed, metadata, died, error=error)
         if not delay_ms and not release:
             delay_ms = self._index.settings.backoff_ms(topic.namespace, topic.name, failed)
         if failed and now_ms + delay_ms >= item.expires_at:
             # Otherwise it would expire before its next delivery, and the failure would be lost.
-            reason = f"{reason}, and its TTL ends before {'its delay' if delay_ms else 'another attempt'}"
-            return Rewrite(item.key, -number, 0, now_ms, deliveries, failed, metadata, reason.encode())
+            cause = f"{cause}, and its TTL ends before {'its delay' if delay_ms else 'another attempt'}"
+            died = death_reason(cause, reason)
+            return Rewrite(item.key, -number, 0, now_ms, deliveries, failed, metadata, died, error=error)
         if delay_ms > 0:
-            return Rewrite(item.key, TIMER_LANE, 0, now_ms + delay_ms, deliveries, failed, metadata)
+            return Rewrite(item.key, TIMER_LANE, 0, now_ms + delay_ms, deliveries, failed, metadata, error=error)
         sort_key = (number, order.urgency_of(item.sort_key), item.due_at)
-        return Rewrite(item.key, *sort_key, deliveries, failed, metadata, is_in_place=True)
+        return Rewrite(item.key, *sort_key, deliveries, failed, metadata, is_in_place=True, error=error)
 
     def begin(self, transaction: Transaction, now: Now, *, after_failure: bool) -> Settling:
         """Take the settlements of the next transaction, the callers' acks first.

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from foqs.model.failures import with_entry
 from foqs.model.item import ShardItem
 from foqs.shard.port import ItemRow, Rewrite, Transaction
 from foqs.storage.shard.formats import pack_items, packed_starts, unpack_item
@@ -127,6 +128,7 @@ def rewritten(row: ItemRow, rewrite: Rewrite) -> ItemRow:
         death_reason=row.death_reason if rewrite.death_reason is None else rewrite.death_reason,
         expires_at=row.expires_at if rewrite.expires_at is None else rewrite.expires_at,
         content=content if metadata is None else content._replace(metadata=metadata),
+        errors=row.errors if rewrite.error is None else with_entry(rewrite.error, row.errors),
     )
     if rewrite.is_in_place:
         return row

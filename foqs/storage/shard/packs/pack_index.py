@@ -296,7 +296,7 @@ class PackIndex:
         size_bytes = 0
         for sort_key in sort_keys:
             row = rows[order.key_of(sort_key)]
-            size_bytes += row.content.size_bytes
+            size_bytes += row.size_bytes
             if found and size_bytes > bytes_max:
                 return found, True
             found.append(row)
@@ -420,7 +420,7 @@ def merged_pages(packed: Page, stored: Page, limit: int, bytes_max: int) -> Page
     merged: list[ItemRow] = []
     size_bytes = 0
     for row in sorted(rows.values(), key=_place):
-        size_bytes += row.content.size_bytes
+        size_bytes += row.size_bytes
         is_full = len(merged) == limit or (bool(merged) and size_bytes > bytes_max)
         if is_full or (known_up_to is not None and _place(row) > known_up_to):
             return merged, True
@@ -440,7 +440,7 @@ class PackedPlaces(NamedTuple):
         size_bytes = 0
         for _, pack, at in self.places:
             row = without_contents(pack.row_at(at), criteria)
-            size_bytes += row.content.size_bytes
+            size_bytes += row.size_bytes
             if len(rows) == criteria.limit or (rows and size_bytes > criteria.bytes_max):
                 return KeyPage(rows, rows[-1].key)
             rows.append(row)
