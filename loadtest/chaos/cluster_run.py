@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from loadtest.chaos.cluster_faults import HostKilled, HostRestarted, kinds_for
+from loadtest.chaos.cluster_faults import kinds_for
 from loadtest.chaos.cluster_room import ClusterRoom
+from loadtest.chaos.lost_claims import can_be_lost
 from loadtest.chaos.plan import plan
 from loadtest.chaos.run import (
     CLOCK_LATE_MS,
@@ -29,8 +30,6 @@ from tests.support.faults.load import TOPICS, Load, Pressure
 from tests.support.faults.own_thread import OwnThread
 from tests.support.faults.verdict import first_done_after
 
-_NOT_GIVEN_BACK = "pull_not_given_back"
-"""The event of a host that may have lost items that another one had handed it. One that dies tells of none."""
 _LOOK_EVERY_S = 0.1
 _SILENT_MS_MAX = 1_000
 _AFTERMATH_MS = 3_000
@@ -78,7 +77,7 @@ def run_round(
     After a fault, redelivery may be `settle_ms` late: so long may what a killed host had prefetched stay claimed.
     """
     planned = plan(random.Random(name), chaos_ms, kinds_for(room.layout))
-    not_given_back = room.logged()[_NOT_GIVEN_BACK]
+    logged_before = room.logged()
     with ClusterMonitor(room) as monitor, Load(room.client_addresses, name, pressure=_PRESSURE) as load:
         happened = carry_out(room, planned)
         room.wait_until_shared()
@@ -97,8 +96,7 @@ def run_round(
         answers_due=True,
         dedup=WHOLE_WINDOW,
         one_host=False,
-        hand_overs_lost=room.logged()[_NOT_GIVEN_BACK] > not_given_back
-        or any(isinstance(each.fault, HostKilled | HostRestarted) for each in happened),
+        hand_overs_lost=can_be_lost([each.fault for each in happened], logged_before, room.logged()),
     )
     found = [*audit(room.direct_urls), *miscounted(room.address_of(1), stored)]
     problems = [f"round {name}: {problem}" for problem in found]

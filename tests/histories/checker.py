@@ -63,8 +63,8 @@ def check(
     dedup: where and for how long dedup ids are known.
     one_host: whether one host at a time delivered all there was: only then an order holds across answers, and an empty
     answer says that nothing was ready.
-    hand_overs_lost: items may have been lost on their way from one host to another, for a call that was answered
-    without them.
+    hand_overs_lost: items may have been lost on their way from one host to another, or claimed by an owner that lost its
+    shard before it returned them, for a call that was answered without them. Unlike `claims_left` it names none.
     Raises ValueError when two enqueues of the history have the same uid.
     """
     calls = list(calls)
