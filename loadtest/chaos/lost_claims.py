@@ -2,8 +2,8 @@
 
 The promise of at-most-once items has this exception (docs/concepts.md): a call can end without an item that is being
 claimed for it, and the host returns the item to the queue. If the host dies, loses the shard, or reaches the bound of
-its drain before that, the next owner takes the item for delivered. No client's record shows such a claim, so the checker
-learns from here whether there can be some.
+its drain before that, the next owner takes the item for delivered. No client's record shows such a claim, so the
+checker learns from here whether there can be some.
 """
 
 from __future__ import annotations

@@ -53,5 +53,5 @@ def test_what_was_logged_before_the_round_excuses_nothing_in_it() -> None:
 
 
 def test_hosts_log_each_of_the_events() -> None:
-    sources = "".join(path.read_text() for path in Path("foqs").rglob("*.py"))
+    sources = "".join(path.read_text() for path in (Path(__file__).parents[2] / "foqs").rglob("*.py"))
     assert all(f'"{event}"' in sources for event in LOSING_EVENTS)
