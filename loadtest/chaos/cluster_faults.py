@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar
@@ -445,8 +445,10 @@ KINDS: dict[type[ClusterFault], int] = {
 """With how many of all faults are of each kind, in proportion."""
 
 
-def kinds_for(layout: Layout) -> dict[Callable[[random.Random], Fault[Any]], int]:
-    """The kinds that a cluster like this can have."""
+def kinds_for(
+    layout: Layout, kinds: Mapping[type[ClusterFault], int] = KINDS
+) -> dict[Callable[[random.Random], Fault[Any]], int]:
+    """Those of the kinds that a cluster like this can have."""
     lacking = {
         HostsApart: not layout.can_part or layout.hosts < 2,
         HostPacketsLost: not layout.can_lose,
@@ -455,7 +457,7 @@ def kinds_for(layout: Layout) -> dict[Callable[[random.Random], Fault[Any]], int
         ZookeeperKilled: not layout.by_zookeeper,
         ZookeeperStopped: not layout.by_zookeeper,
     }
-    return {partial(kind, layout): weight for kind, weight in KINDS.items() if not lacking.get(kind, False)}
+    return {partial(kind, layout): weight for kind, weight in kinds.items() if not lacking.get(kind, False)}
 
 
 def _links_to_start(layout: Layout, host: int) -> list[str]:

@@ -15,6 +15,7 @@ from foqs import Client
 from foqs.model.calls import ItemState
 from loadtest.chaos.fault import CLIENTS, HOST, Fault
 from loadtest.chaos.host_faults import HostClockMoved
+from loadtest.chaos.lost_claims import can_be_lost
 from loadtest.chaos.monitor import Monitor
 from loadtest.chaos.plan import KINDS, Planned, plan
 from loadtest.chaos.room import SHARDS, Room
@@ -72,6 +73,7 @@ def kinds_for(room: Room) -> dict[type[Fault[Room]], int]:
 def run_round(room: Room, name: str, chaos_ms: int, calm_ms: int, course: Course) -> None:
     """One round, added to the course. `name` is its seed. Raises FaultError when the harness fails."""
     planned = plan(random.Random(name), chaos_ms, kinds_for(room))
+    logged_before = room.logged()
     with Monitor(room) as monitor, Load(room.client_address, name, pressure=_PRESSURE) as load:
         happened = carry_out(room, planned)
         wait_until_owned(room.host_address)
@@ -89,6 +91,7 @@ def run_round(room: Room, name: str, chaos_ms: int, calm_ms: int, course: Course
         disturbed=disturbed,
         answers_due=True,
         dedup=WHOLE_WINDOW,
+        hand_overs_lost=can_be_lost([each.fault for each in happened], logged_before, room.logged()),
     )
     found = [*audit(room.direct_urls), *miscounted(room.host_address, stored)]
     problems = [f"round {name}: {problem}" for problem in found]
