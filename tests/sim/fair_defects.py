@@ -7,6 +7,7 @@ from foqs.host.dispatch.levels import Levels
 from foqs.host.dispatch.tenant import ReadyRing
 from foqs.host.dispatch.topic_queue import TopicQueue
 from foqs.host.verbs import keyed_items
+from foqs.model.topic_name import fair
 from tests.sim.fair_runs import run_fair
 from tests.sim.planting import in_place_of, runs_with
 
@@ -17,7 +18,7 @@ _turn = ReadyRing.turn
 
 @in_place_of(keyed_items, "_fair_topic")
 def mixes_the_items_of_all_keys(topic: str | None, fairness_key: str) -> str | None:
-    return None if topic is None else keyed_items.fair(topic, "one")
+    return None if topic is None else fair(topic, "one")
 
 
 @in_place_of(ReadyRing, "turn")
@@ -36,7 +37,7 @@ def ignores_priority(queue: TopicQueue, *, needs_room: bool = True) -> int:
     return 0
 
 
-@in_place_of(ReadyRing, "add")
+@in_place_of(ReadyRing, "join")
 def forgets_a_key_once_it_is_empty(self: ReadyRing, queue: TopicQueue) -> None:
     if self.levels is not None and queue.claims_ended_count:
         return
