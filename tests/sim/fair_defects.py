@@ -37,7 +37,7 @@ def ignores_priority(queue: TopicQueue, *, needs_room: bool = True) -> int:
     return 0
 
 
-@in_place_of(ReadyRing, "add")
+@in_place_of(ReadyRing, "join")
 def forgets_a_key_once_it_is_empty(self: ReadyRing, queue: TopicQueue) -> None:
     if self.levels is not None and queue.claims_ended_count:
         return

@@ -125,8 +125,7 @@ class FairRun:
             if drawn < 0.1:
                 continue  # The leases are lost.
             if drawn < 0.2:
-                nacks = [SimNack(item.receipt) for item in items]
-                await self._try(partial(_nack, nacks), None)
+                await self._nack(items)
             else:
                 await self._ack(items)
 
@@ -143,6 +142,10 @@ class FairRun:
 
     async def _ack(self, items: list[Delivery]) -> None:
         await self._try(lambda door: door.queue.ack(NAMESPACE, [item.receipt for item in items]), None)
+
+    async def _nack(self, items: list[Delivery]) -> None:
+        nacks = [SimNack(item.receipt) for item in items]
+        await self._try(lambda door: door.queue.nack(NAMESPACE, nacks), None)
 
     async def _kill(self) -> None:
         world = self._world

@@ -64,7 +64,7 @@ class Queues:
         if base.keyed_ring is None:
             ring = base.keyed_ring = ReadyRing(base.tenant, "", base.group, base)
             if base.in_ring:
-                ring.add(base)
+                ring.join(base)
                 ring.is_offered = True
             if base.calls:
                 self.calls_before[base] = deque(base.calls)

@@ -62,7 +62,7 @@ class ReadyRing:
         if self.levels is None:
             self.levels, self.lacking_levels = Levels(self.entries), Levels(self.lacking)
 
-    def add(self, queue: TopicQueue) -> None:
+    def join(self, queue: TopicQueue) -> None:
         self.entries.setdefault(queue, 0)
         if self.levels is not None:
             self.levels.place(queue, level_of(queue))
@@ -207,7 +207,7 @@ class Tenant:
         if base.keyed_ring is None:
             self._enter_rings(queue)
         else:
-            base.keyed_ring.add(queue)
+            base.keyed_ring.join(queue)
             self.offer(base)
 
     def leave(self, queue: TopicQueue) -> None:
