@@ -332,7 +332,10 @@ struct TopicStats {
    * come next on each host.
    */
   6: i32 most_urgent_priority,
-  /** The smallest deliver_after_ms among the ready items of the 16 most urgent priorities; 0 if there are none. */
+  /**
+   * The smallest deliver_after_ms among the ready items of the 16 most urgent priorities; 0 if there are none. Of a topic that
+   * ages: among the first 256 items on each shard.
+   */
   7: i64 oldest_ready_at_ms,
   8: optional string group,
   /** Whether the topic is serial, as its policy says. */

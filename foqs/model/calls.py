@@ -115,11 +115,11 @@ class TopicStats:
     """How many items a topic holds in each state.
 
     most_urgent_priority: of its ready items; 0 without ready items; of a topic that ages, the priority of the item that
-    comes next. oldest_ready_at_ms: the smallest deliver_after of
-    the ready items of the 16 most urgent priorities, in milliseconds since the epoch; 0 without ready items. group: the
-    consumer group whose copies are counted; None for the topic's own items. serial: True if the topic delivers one item
-    at a time. in_flight_max: the limit of `leased`; None without a limit. ordering_keys, fairness_keys: the
-    numbers of keys that have items, which are in all counts; None without any.
+    comes next. oldest_ready_at_ms: the smallest deliver_after of the ready items of the 16 most urgent priorities (of a
+    topic that ages, of the first 256 items of each shard), in milliseconds since the epoch; 0 without ready items.
+    group: the consumer group whose copies are counted; None for the topic's own items. serial: True if the topic
+    delivers one item at a time. in_flight_max: the limit of `leased`; None without a limit. ordering_keys: the number
+    of keys that have items, which are in all counts; None without any.
     """
 
     topic: str

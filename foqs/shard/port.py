@@ -227,10 +227,6 @@ class Transaction:
     look_ups_with_payload: bool = False
     """True if content and reason of death are read; otherwise they are empty."""
 
-    @property
-    def inserts_count(self) -> int:
-        return len(self.inserts) + len(self.inserts_placed) + len(self.inserts_short_lived)
-
 
 class ItemRow(NamedTuple):
     """A stored item: `foqs.storage.schema.item_columns.ITEM_COLUMNS`, with the columns of its content as one object."""

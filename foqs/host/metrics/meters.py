@@ -220,7 +220,8 @@ class TransactionMeters:
 
     def committed(self, shard_id: int, transaction: Transaction, result: TransactionResult) -> None:
         shard = str(shard_id)
-        inserted_count = transaction.inserts_count
+        inserted_count = len(transaction.inserts) + len(transaction.inserts_placed)
+        inserted_count += len(transaction.inserts_short_lived)
         for work, count in (
             ("inserted", inserted_count - result.packed_count),
             ("packed", result.packed_count),

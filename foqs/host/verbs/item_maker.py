@@ -206,7 +206,7 @@ class ItemMaker:
         if groups is not None and groups.copying:
             for one in groups.copying:
                 shard.group_copies.begin(CopyKey(number, one.copy_job))
-        serials = self._settings.serials(number)
+        serials, ages = self._settings.serials(number), self._settings.ages(number)
         if (depths := self._settings.depth_limits(number)) is not None:
             result.room = Room(self._depths, number, depths)
         room = result.room if takes_room else None
@@ -255,7 +255,7 @@ class ItemMaker:
             )  # fmt: skip
         if serials is not None:
             _follow(self._settings, made.values(), result.copies)
-        if self._settings.ages(number):
+        if ages:
             _set_places(self._settings, result.all(), shard_id)
         if made and index.namespace_names.get(number) != namespace.name:
             index.name_namespace(namespace)

@@ -163,7 +163,7 @@ class PackIndex:
         oldest, now_ms = self._oldest, transaction.steady_ms
         if oldest is None or self._has_failed or now_ms - oldest.born_ms < PACK_MS_MAX:
             return
-        come_count = transaction.inserts_count
+        come_count = len(transaction.inserts) + len(transaction.inserts_placed) + len(transaction.inserts_short_lived)
         count = min((come_count + len(transaction.deletes)) // PROMOTE_OLD_RATIO, PROMOTE_OLD_ITEMS_MAX)
         if now_ms >= self._paused_until_ms:
             count = max(count, PROMOTE_OLD_ITEMS)
