@@ -16,12 +16,15 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from foqs import AdminClient
 from loadtest.chaos import cluster_run
 from loadtest.chaos.cluster_links import HOSTS_MAX, missing_for_namespaces
 from loadtest.chaos.cluster_room import ClusterRoom, Layout
 from loadtest.chaos.packet_loss import missing_for_packet_loss
+from loadtest.chaos.plan import GAP_MS_MEAN
 from loadtest.chaos.room import Room, find_faketime
 from loadtest.chaos.run import Course, run_round
+from loadtest.chaos.works import WORKS, Work
 from tests.support.faults.verdict import counts_table, promises_table, spread
 from tests.support.faults.volume import missing_for_mounts
 
@@ -40,19 +43,45 @@ _CALM_S = 48
 @click.option(
     "--servers", type=click.IntRange(1, 8), default=2, show_default=True, help="MySQL servers of several hosts."
 )
+@click.option(
+    "--work",
+    "work_name",
+    type=click.Choice(list(WORKS)),
+    default="mixed",
+    show_default=True,
+    help="What several hosts have to do: items of all kinds; serial topics and ordering keys whose slots move; consumer"
+    " groups while hosts are killed; topics with a limit of items in flight.",
+)
+@click.option("--items", default=0, help="Go on until so many items were enqueued, instead of for a time.")
+@click.option(
+    "--gap-seconds", default=GAP_MS_MEAN / 1000, show_default=True, help="From one fault of several hosts to the next."
+)
 @click.option("--zookeeper", is_flag=True, help="Several hosts find each other by ZooKeeper.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write all figures there.")
-def main(minutes: float, seed: int, hosts: int, servers: int, zookeeper: bool, json_path: Path | None) -> None:
+def main(
+    minutes: float,
+    seed: int,
+    hosts: int,
+    servers: int,
+    work_name: str,
+    items: int,
+    gap_seconds: float,
+    zookeeper: bool,
+    json_path: Path | None,
+) -> None:
     """Exit code 1 when a promise broke."""
+    if hosts == 1 and work_name != "mixed":
+        raise click.UsageError(f"the work {work_name} is for several hosts: --hosts 2")
     console = Console()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     course = Course()
-    run = Run(console, course, minutes, seed, json_path)
+    run = Run(console, course, minutes, seed, json_path, items)
     try:
         if hosts == 1:
             _on_one_host(run)
         else:
-            _on_several(run, Layout(hosts, servers, by_zookeeper=zookeeper))
+            layout = Layout(hosts, servers, by_zookeeper=zookeeper)
+            _on_several(run, layout, WORKS[work_name], int(gap_seconds * 1000))
         failure = ""
     except Exception as error:
         # Whatever it was: what was found until then is told.
@@ -77,12 +106,16 @@ class Run:
     minutes: float
     seed: int
     json_path: Path | None
+    items: int = 0
+    """Instead of the minutes."""
 
     def rounds(self, one: Callable[[str, int, int], Counter[str]]) -> None:
         """Do rounds until the time is over. Each returns how often hosts have logged each event until then."""
         course, began_s = self.course, time.monotonic()
         for number in itertools.count(1):
             left_s = self.minutes * 60 - (time.monotonic() - began_s)
+            if self.items:
+                left_s = _ROUND_S + _CALM_S if course.tally.counts["items"] < self.items else 0
             if left_s <= 0:
                 break
             chaos_s, calm_s = lengths(left_s)
@@ -109,16 +142,18 @@ def _on_one_host(run: Run) -> None:
         run.rounds(one)
 
 
-def _on_several(run: Run, layout: Layout) -> None:
+def _on_several(run: Run, layout: Layout, work: Work, gap_ms_mean: int) -> None:
     not_parted = missing_for_namespaces()
     not_lost = not_parted or missing_for_packet_loss()
     for what, missing in (("partitions between two hosts", not_parted), ("lost packets", not_lost)):
         if missing:
             run.console.print(f"without {what}, which need {missing}")
     with ClusterRoom(layout._replace(can_part=not not_parted, can_lose=not not_lost)) as room:
+        with AdminClient(room.address_of(1)) as admin:
+            work.prepare(admin)
 
         def one(name: str, chaos_ms: int, calm_ms: int) -> Counter[str]:
-            cluster_run.run_round(room, name, chaos_ms, calm_ms, run.course)
+            cluster_run.run_round(room, name, chaos_ms, calm_ms, run.course, work=work, gap_ms_mean=gap_ms_mean)
             return room.logged()
 
         run.rounds(one)

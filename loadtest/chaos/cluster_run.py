@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 from loadtest.chaos.cluster_faults import kinds_for
 from loadtest.chaos.cluster_room import ClusterRoom
 from loadtest.chaos.lost_claims import can_be_lost
-from loadtest.chaos.plan import plan
+from loadtest.chaos.plan import GAP_MS_MEAN, plan
 from loadtest.chaos.run import (
     CLOCK_LATE_MS,
     CLOCK_TOLERANCE_MS,
@@ -22,11 +22,14 @@ from loadtest.chaos.run import (
     keep_red,
     miscounted,
 )
-from tests.histories.checker import check
+from loadtest.chaos.works import WORKS, Work
+from tests.histories.checker import Report, check
 from tests.histories.dedup_checks import WHOLE_WINDOW
+from tests.histories.group_views import view_of
 from tests.histories.history import Call, Verb, now_ns
+from tests.histories.lives import Stored
 from tests.support.faults.cluster import audit, purge_dead_letters
-from tests.support.faults.load import TOPICS, Load, Pressure
+from tests.support.faults.load import Load
 from tests.support.faults.own_thread import OwnThread
 from tests.support.faults.verdict import first_done_after
 
@@ -34,7 +37,6 @@ _LOOK_EVERY_S = 0.1
 _SILENT_MS_MAX = 1_000
 _AFTERMATH_MS = 3_000
 _DRAIN_S_MAX = 120.0
-_PRESSURE = Pressure(producers=4, consumers=6, items_per_s=400, pause_after_failure_s=0.2, dedup_share=0.2)
 
 
 class ClusterMonitor(OwnThread):
@@ -70,15 +72,25 @@ class ClusterMonitor(OwnThread):
 
 
 def run_round(
-    room: ClusterRoom, name: str, chaos_ms: int, calm_ms: int, course: Course, settle_ms: int = SETTLE_MS
+    room: ClusterRoom,
+    name: str,
+    chaos_ms: int,
+    calm_ms: int,
+    course: Course,
+    settle_ms: int = SETTLE_MS,
+    work: Work = WORKS["mixed"],
+    gap_ms_mean: int = GAP_MS_MEAN,
 ) -> None:
     """One round, added to the course. `name` is its seed. Raises FaultError when the harness fails.
 
     After a fault, redelivery may be `settle_ms` late: so long may what a killed host had prefetched stay claimed.
     """
-    planned = plan(random.Random(name), chaos_ms, kinds_for(room.layout))
+    planned = plan(random.Random(name), chaos_ms, kinds_for(room.layout, work.kinds), gap_ms_mean)
     logged_before = room.logged()
-    with ClusterMonitor(room) as monitor, Load(room.client_addresses, name, pressure=_PRESSURE) as load:
+    with (
+        ClusterMonitor(room) as monitor,
+        Load(room.client_addresses, name, pressure=work.pressure, shape=work.shape) as load,
+    ):
         happened = carry_out(room, planned)
         room.wait_until_shared()
         time.sleep(calm_ms / 1000)
@@ -87,7 +99,40 @@ def run_round(
     calls = load.history.calls
     disturbed = [(each.began_ms, each.healed_ms + settle_ms) for each in happened]
     disturbed += [(start_ms, end_ms + _AFTERMATH_MS) for start_ms, end_ms in monitor.away()]
-    report = check(
+    is_lost = can_be_lost([each.fault for each in happened], logged_before, room.logged())
+    found = [*audit(room.direct_urls), *miscounted(room.address_of(1), stored)]
+    problems = [f"round {name}: {problem}" for problem in found]
+    for seen_calls, seen_rows in _views(work, calls, stored):
+        report = _check(seen_calls, seen_rows, work, disturbed, is_lost)
+        course.tally.add(report, problems)
+        if report.violations or problems:
+            keep_red(course, seen_calls, seen_rows, happened, disturbed)
+        problems = []
+    course.faults.update(each.fault.kind for each in happened)
+    course.rss_mib_max = max(course.rss_mib_max, monitor.rss_mib_max)
+    for each in happened:
+        recovery_ms = _time_to_recover(each, happened, monitor, calls)
+        if recovery_ms is not None:
+            course.tally.recovery_ms[each.fault.kind].append(recovery_ms)
+    for group in work.shape.groups or [""]:
+        purge_dead_letters(room.address_of(1), list(work.shape.topics), group)
+
+
+def _views(
+    work: Work, calls: Sequence[Call], stored: Sequence[Stored]
+) -> Iterator[tuple[Sequence[Call], Sequence[Stored]]]:
+    """The calls and the rows of each group, or all of them."""
+    if not work.shape.groups:
+        yield calls, stored
+    for group in work.shape.groups:
+        rows = [row for row in stored if row.group == group]
+        yield view_of(group, calls, rows), rows
+
+
+def _check(
+    calls: Sequence[Call], stored: Sequence[Stored], work: Work, disturbed: Sequence[tuple[int, int]], is_lost: bool
+) -> Report:
+    return check(
         calls,
         stored,
         tolerance_ms=CLOCK_TOLERANCE_MS,
@@ -96,20 +141,9 @@ def run_round(
         answers_due=True,
         dedup=WHOLE_WINDOW,
         one_host=False,
-        hand_overs_lost=can_be_lost([each.fault for each in happened], logged_before, room.logged()),
+        hand_overs_lost=is_lost,
+        bounds=work.bounds,
     )
-    found = [*audit(room.direct_urls), *miscounted(room.address_of(1), stored)]
-    problems = [f"round {name}: {problem}" for problem in found]
-    course.tally.add(report, problems)
-    if report.violations or problems:
-        keep_red(course, calls, stored, happened, disturbed)
-    course.faults.update(each.fault.kind for each in happened)
-    course.rss_mib_max = max(course.rss_mib_max, monitor.rss_mib_max)
-    for each in happened:
-        recovery_ms = _time_to_recover(each, happened, monitor, calls)
-        if recovery_ms is not None:
-            course.tally.recovery_ms[each.fault.kind].append(recovery_ms)
-    purge_dead_letters(room.address_of(1), TOPICS)
 
 
 def _time_to_recover(

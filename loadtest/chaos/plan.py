@@ -57,7 +57,7 @@ KINDS: dict[type[Fault[Room]], int] = {
 }
 """With how many of all faults are of each kind, in proportion."""
 AT_ONCE_MAX = 3
-_GAP_MS_MEAN = 2_500
+GAP_MS_MEAN = 2_500
 _REST_MS = 1_000
 """After a fault its targets are left alone for so long at least."""
 
@@ -71,11 +71,11 @@ class Planned:
     end_ms: int
 
 
-def plan(rng: random.Random, length_ms: int, kinds: Mapping[K, int]) -> list[Planned]:
+def plan(rng: random.Random, length_ms: int, kinds: Mapping[K, int], gap_ms_mean: int = GAP_MS_MEAN) -> list[Planned]:
     """Faults that begin within the time, by their start; none on a target that another one has."""
     planned: list[Planned] = []
     free_at_ms: dict[str, int] = {}
-    now_ms = rng.randrange(_GAP_MS_MEAN)
+    now_ms = rng.randrange(gap_ms_mean)
     while now_ms < length_ms:
         (kind,) = rng.choices(list(kinds), list(kinds.values()))
         fault = kind(rng)
@@ -85,5 +85,5 @@ def plan(rng: random.Random, length_ms: int, kinds: Mapping[K, int]) -> list[Pla
         if active < AT_ONCE_MAX and all(free_at_ms.get(target, 0) <= now_ms for target in fault.targets):
             planned.append(Planned(fault, now_ms, end_ms))
             free_at_ms |= dict.fromkeys(fault.targets, end_ms + _REST_MS)
-        now_ms += round(rng.expovariate(1 / _GAP_MS_MEAN)) + 1
+        now_ms += round(rng.expovariate(1 / gap_ms_mean)) + 1
     return planned

@@ -20,7 +20,10 @@ from loadtest.stress import caps_of_hosts as caps_of_hosts_run
 from loadtest.stress import dedup as dedup_run
 from loadtest.stress import dedup_window as dedup_window_run
 from loadtest.stress import export as export_run
+from loadtest.stress import groups as groups_run
+from loadtest.stress import in_flight as in_flight_run
 from loadtest.stress import isolation as isolation_run
+from loadtest.stress import keys as keys_run
 from loadtest.stress import lease_ends as lease_ends_run
 from loadtest.stress import long_life as long_life_run
 from loadtest.stress import loop_holds as loop_holds_run
@@ -209,6 +212,38 @@ def caps(
         _publish(caps_of_hosts_run.run(shared), json_path)
     else:
         _publish(caps_run.run(caps_run.Course(topics, items_per_s, seconds, parked, rounds)), json_path)
+
+
+@main.command()
+@click.option("--rounds", default=5, show_default=True)
+@click.option("--items", default=60_000, show_default=True, help="Consumed in each stretch: copies, or plain items.")
+@click.option("--backlog", default=1_000_000, show_default=True, help="Of the group that nobody reads.")
+@click.option("--seconds", default=20.0, show_default=True, help="Of each stretch beside it, and without it.")
+@_json
+def groups(rounds: int, items: int, backlog: int, seconds: float, json_path: Path | None) -> None:
+    """Copies for three consumer groups next to plain items, and a group that nobody reads."""
+    course = groups_run.Course(rounds=rounds, items=items, backlog=backlog, stretch_s=seconds)
+    _publish(groups_run.run(course), json_path)
+
+
+@main.command()
+@click.option("--keys", default=200_000, show_default=True, help="Each with an item that waits for its delay.")
+@click.option("--seconds", default=20.0, show_default=True, help="Of each stretch.")
+@click.option("--hot", default=5_000, show_default=True, help="Items of one key.")
+@_json
+def keys(keys: int, seconds: float, hot: int, json_path: Path | None) -> None:
+    """Latencies beside very many ordering keys and beside a blocked one, and the rate of one key."""
+    _publish(keys_run.run(keys_run.Course(keys=keys, stretch_s=seconds, hot=hot)), json_path)
+
+
+@main.command()
+@click.option("--topics", default=3_000, show_default=True)
+@click.option("--items", default=20, show_default=True, help="Of each topic, in each round.")
+@click.option("--rounds", default=3, show_default=True)
+@_json
+def in_flight(topics: int, items: int, rounds: int, json_path: Path | None) -> None:
+    """Topics with at most four items in flight over two hosts, next to topics without a limit."""
+    _publish(in_flight_run.run(in_flight_run.Course(topics=topics, items=items, rounds=rounds)), json_path)
 
 
 @main.command()

@@ -51,10 +51,11 @@ class CallChecks:
     # ---- P6: order within one answer ----
 
     def _check_order(self, call: Call) -> None:
-        by_topic: dict[str, list[Taken]] = defaultdict(list)
+        # The ordering keys of a topic have turns.
+        by_topic: dict[tuple[str, str], list[Taken]] = defaultdict(list)
         for taken in call.taken:
-            by_topic[taken.topic].append(taken)
-        for topic, items in by_topic.items():
+            by_topic[taken.topic, taken.ordering_key].append(taken)
+        for (topic, _), items in by_topic.items():
             self._report.counts["answers in order compared"] += len(items) > 1
             for first, second in pairwise(items):
                 if order_key(first) > order_key(second):

@@ -1,4 +1,4 @@
-"""Holds a history and what is stored in the end against the promises P1 to P9, P12 and P13 of the queue.
+"""Holds a history and what is stored in the end against the promises P1 to P9, P12, P13 and O1 of the queue.
 
 Every finding is certain: where the record leaves open which of two things came first, or whether a call without an
 answer was done, the kinder reading counts. So a violation is never the checker's doubt, and O(n log n) suffices: no
@@ -17,6 +17,7 @@ from tests.histories.call_checks import CallChecks
 from tests.histories.clocks import Clocks, ClockSteps
 from tests.histories.dedup_checks import NO_WINDOW, WHOLE_WINDOW, Begins, DedupWindow, check_dedup
 from tests.histories.history import Call, Verb, read_calls
+from tests.histories.lane_checks import UNBOUND, Bounds, check_bounds
 from tests.histories.life_checks import LifeChecks
 from tests.histories.lives import NONE_LEFT, Lives, Stored
 from tests.histories.overtaking import check_overtaking
@@ -46,6 +47,7 @@ def check(
     dedup: DedupWindow = NO_WINDOW,
     one_host: bool = True,
     hand_overs_lost: bool = False,
+    bounds: Bounds = UNBOUND,
 ) -> Report:
     """Check the calls of one namespace against the rows that are stored after the last of them.
 
@@ -63,8 +65,9 @@ def check(
     dedup: where and for how long dedup ids are known.
     one_host: whether one host at a time delivered all there was: only then an order holds across answers, and an empty
     answer says that nothing was ready.
-    hand_overs_lost: items may have been lost on their way from one host to another, or claimed by an owner that lost its
-    shard before it returned them, for a call that was answered without them. Unlike `claims_left` it names none.
+    hand_overs_lost: items may have been lost on their way from one host to another, or claimed by an owner that lost
+    its shard before it returned them, for a call that was answered without them. Unlike `claims_left` it names none.
+    bounds: the lanes and the limits of items in flight that the items have besides.
     Raises ValueError when two enqueues of the history have the same uid.
     """
     calls = list(calls)
@@ -78,6 +81,7 @@ def check(
     lives = Lives(calls, stored, ended_ms, claims_left, hand_overs_lost=hand_overs_lost)
     _check_lives(lives, drained, clocks, disturbed, report, one_host=one_host)
     check_dedup(calls, lives, dedup, report)
+    check_bounds(calls, lives, bounds, clocks, report)
     return report
 
 

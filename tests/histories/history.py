@@ -52,6 +52,7 @@ class Put(NamedTuple):
     metadata: str = ""
     at_most_once: bool = False
     dedup_id: str = ""
+    ordering_key: str = ""
 
 
 class Taken(NamedTuple):
@@ -65,6 +66,7 @@ class Taken(NamedTuple):
     lease_expires_at_ms: int
     attempt: int
     metadata: str = ""
+    ordering_key: str = ""
 
 
 class Settled(NamedTuple):

@@ -99,8 +99,8 @@ class LifeChecks:
                 if end.settled.metadata is not None and end.outcome in _EVER:
                     metadata = {end.settled.metadata} | (metadata if end.outcome is Outcome.INFO else set())
             taken = delivery.taken
-            if (taken.topic, taken.priority) != (put.topic, put.priority):
-                self._add("P1", life.uid, f"was enqueued to {put.topic} with {put.priority}, delivered as {taken}")
+            if (taken.topic, taken.priority, taken.ordering_key) != (put.topic, put.priority, put.ordering_key):
+                self._add("P1", life.uid, f"was enqueued as {put}, delivered as {taken}")
             if taken.metadata not in metadata:
                 self._add("P1", life.uid, f"has metadata {taken.metadata!r}, which is none of {sorted(metadata)}")
             slack = self._tolerance_ms

@@ -45,6 +45,8 @@ class Stored(NamedTuple):
     id: str
     uid: str
     state: ItemState
+    group: str = ""
+    """The consumer group that it is a copy for."""
 
 
 @dataclass(slots=True)

@@ -23,8 +23,18 @@ class RecordedClient:
     `name` is unique in the history.
     """
 
-    def __init__(self, client: Client, history: History, name: str, namespace: str, payload_bytes: int = 100) -> None:
+    def __init__(
+        self,
+        client: Client,
+        history: History,
+        name: str,
+        namespace: str,
+        payload_bytes: int = 100,
+        group: str | None = None,
+    ) -> None:
+        """`group`: the consumer group of all its dequeues."""
         self.name = name
+        self._group = group
         self._client = client
         self._history = history
         self._namespace = namespace
@@ -46,7 +56,9 @@ class RecordedClient:
     def dequeue(self, topics: Sequence[str], count: int, *, lease_ms: int | None = None, wait_ms: int = 0) -> Call:
         call = self._history.begin(self.name, Verb.DEQUEUE, topics)
         try:
-            items = self._client.dequeue(self._namespace, topics, count, lease_ms=lease_ms, wait_ms=wait_ms)
+            items = self._client.dequeue(
+                self._namespace, topics, count, group=self._group, lease_ms=lease_ms, wait_ms=wait_ms
+            )
         except (FoqsError, ClientClosedError) as error:
             self._history.end(call, outcome_of(error), error=name_of(error))
         else:
@@ -101,6 +113,7 @@ class RecordedClient:
             ttl_ms=new.ttl_ms,
             metadata=new.metadata,
             delivery=new.delivery,
+            ordering_key=new.ordering_key,
         )
 
     def _enqueue_many(self, news: Sequence[NewItem]) -> _Done:
@@ -118,6 +131,7 @@ class RecordedClient:
             metadata=bytes.fromhex(put.metadata),
             delivery=DeliveryPolicy.AT_MOST_ONCE if put.at_most_once else None,
             dedup_id=put.dedup_id or None,
+            ordering_key=put.ordering_key or None,
         )
 
 
@@ -143,4 +157,5 @@ def _taken(item: Item) -> Taken:
         item.lease_expires_at_ms,
         item.attempt,
         item.metadata.hex(),
+        item.ordering_key or "",
     )

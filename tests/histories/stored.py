@@ -26,6 +26,13 @@ def item_rows(url: str) -> list[ItemRow]:
         return rows + [row for (packed,) in cursor.fetchall() for row in unpack_items(packed) if row.key not in gone]
 
 
+def topic_names(url: str) -> dict[int, str]:
+    """The hidden names of the topics of a shard by number."""
+    with closing(connect(url)) as session, session.cursor() as cursor:
+        cursor.execute("SELECT number, name FROM topic")
+        return {number: name.decode() for number, name in cursor.fetchall()}
+
+
 def at_most_once_claims(url: str) -> dict[str, set[int]]:
     """Of a shard whose owner was killed: by uid, deliveries of items that come once at most, claimed for calls.
 

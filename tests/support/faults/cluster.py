@@ -65,15 +65,18 @@ def make_namespace(address: str) -> None:
             admin.create_namespace(NAMESPACE, enqueues_per_minute_max=1_000_000_000)
 
 
-def purge_dead_letters(address: str, topics: list[str]) -> int:
-    """Delete the dead letters of the topics; how many there were. Connections that a fault cut are tried again."""
+def purge_dead_letters(address: str, topics: list[str], group: str = "") -> int:
+    """Delete the dead letters of the topics in one group; how many there were.
+
+    Connections that a fault cut are tried again.
+    """
     count = 0
     deadline_s = time.monotonic() + OWNED_S_MAX
     with AdminClient(address) as admin:
         left = list(topics)
         while left:
             try:
-                purged = admin.purge_dead_letters(NAMESPACE, left[-1], limit=_PURGE_ITEMS).count
+                purged = admin.purge_dead_letters(NAMESPACE, left[-1], limit=_PURGE_ITEMS, group=group or None).count
             except UnavailableError:
                 if time.monotonic() > deadline_s:
                     raise

@@ -16,10 +16,12 @@ from foqs.client.retry import RetryPolicy
 from foqs.client.sync import Client
 from foqs.model.calls import ItemState
 from foqs.model.ids import item_id
+from foqs.model.topic_name import parts
+from tests.histories.group_views import consumer_of
 from tests.histories.history import Call, History, Outcome, Put, Verb, now_ns, uid_of
 from tests.histories.lives import Stored
 from tests.histories.recorder import RecordedClient
-from tests.histories.stored import item_rows
+from tests.histories.stored import item_rows, topic_names
 from tests.support.faults import FaultError
 from tests.support.waiting import PATIENCE_S
 
@@ -55,6 +57,35 @@ class Pressure:
     dedup_share: float = 0.0
 
 
+def _new(producer: str, rng: random.Random) -> Put:
+    delay_ms = rng.randrange(50, 1_500) if rng.random() < 0.1 else None
+    return Put(
+        f"{producer}/{rng.getrandbits(60):x}",
+        rng.choice(TOPICS),
+        rng.randrange(5),
+        delay_ms=delay_ms,
+        deliver_after_ms=now_ns() // 1_000_000 + rng.randrange(1_000)
+        if delay_ms is None and rng.random() < 0.05
+        else None,
+        ttl_ms=rng.randrange(2_000, 6_000) if rng.random() < 0.1 else None,
+        metadata=rng.randbytes(rng.randrange(8)).hex(),
+        at_most_once=rng.random() < 0.1,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Of what kind the items are, and who takes them.
+
+    new: the next item of a producer, by its name.
+    groups: consumer groups, which consumers serve by turns; without any they take the items of the topics themselves.
+    """
+
+    topics: Sequence[str] = tuple(TOPICS)
+    new: Callable[[str, random.Random], Put] = _new
+    groups: Sequence[str] = ()
+
+
 class Load:
     """Producers and consumers, a thread and a client each. As a context manager it ends them all.
 
@@ -67,9 +98,11 @@ class Load:
         name: str = "load",
         history: History | None = None,
         pressure: Pressure = Pressure(),
+        shape: Shape = Shape(),
     ) -> None:
         self.history = history or History()
         self._pressure = pressure
+        self._shape = shape
         self._address = address
         self._draining = threading.Event()
         self._stopped = threading.Event()
@@ -88,8 +121,7 @@ class Load:
             for number in range(pressure.producers)
         ]
         self._consumers = [
-            self._thread(f"{name}-consumer-{number}", self._consume, ended_by=self._stopped)
-            for number in range(pressure.consumers)
+            self._consumer(f"{name}-consumer-{number}", number, shape.groups) for number in range(pressure.consumers)
         ]
 
     def __enter__(self) -> Self:
@@ -134,8 +166,18 @@ class Load:
 
     # ---- what the threads do ----
 
+    def _consumer(self, name: str, number: int, groups: Sequence[str]) -> threading.Thread:
+        if not groups:
+            return self._thread(name, self._consume, ended_by=self._stopped)
+        group = groups[number % len(groups)]
+        return self._thread(consumer_of(name, group), self._consume, ended_by=self._stopped, group=group)
+
     def _thread(
-        self, name: str, work: Callable[[RecordedClient, random.Random], None], ended_by: threading.Event
+        self,
+        name: str,
+        work: Callable[[RecordedClient, random.Random], None],
+        ended_by: threading.Event,
+        group: str | None = None,
     ) -> threading.Thread:
         def run() -> None:
             retry = RetryPolicy(deadline_ms=0)
@@ -143,7 +185,7 @@ class Load:
                 with Client(
                     self._address, timeout_ms=self._pressure.timeout_ms, retry=retry, connections_max=1
                 ) as client:
-                    recorded = RecordedClient(client, self.history, name, NAMESPACE)
+                    recorded = RecordedClient(client, self.history, name, NAMESPACE, group=group)
                     rng = random.Random(name)
                     while not ended_by.is_set():
                         work(recorded, rng)
@@ -164,7 +206,7 @@ class Load:
             self._stopped.wait(self._pressure.pause_after_failure_s)
 
     def _produce(self, client: RecordedClient, rng: random.Random) -> None:
-        unsettled = self._ok["enqueued"] - self._ok["settled"]
+        unsettled = self._ok["enqueued"] * max(1, len(self._shape.groups)) - self._ok["settled"]
         is_full = unsettled - self._gone_count > self._pressure.backlog_items_max
         if is_full and (stored_count := client.stored_count()) is not None:
             self._gone_count = unsettled - stored_count
@@ -177,7 +219,7 @@ class Load:
             mean_s = count * self._pressure.producers / self._pressure.items_per_s
             if self._draining.wait(rng.expovariate(1 / mean_s)):
                 return
-        puts = [_new(client.name, rng) for _ in range(count)]
+        puts = [self._shape.new(client.name, rng) for _ in range(count)]
         if self._pressure.dedup_share:
             puts = self._with_ids(client.name, puts, rng)
         call = client.enqueue(puts)
@@ -187,7 +229,7 @@ class Load:
 
     def _with_ids(self, producer: str, puts: list[Put], rng: random.Random) -> list[Put]:
         again = self._unknown_ids.pop(producer, [])
-        found = [_new(producer, rng)._replace(dedup_id=dedup_id) for dedup_id in again]
+        found = [self._shape.new(producer, rng)._replace(dedup_id=dedup_id) for dedup_id in again]
         with self._lock:
             recent = list(self._recent_ids)
         for put in puts:
@@ -206,7 +248,7 @@ class Load:
             _, verb, receipts = held.pop(0)
             self._end(client, verb, receipts, rng)
         call = client.dequeue(
-            TOPICS, _TOPIC_ITEMS, lease_ms=LEASE_MS + rng.randrange(200), wait_ms=rng.choice([0, 200])
+            self._shape.topics, _TOPIC_ITEMS, lease_ms=LEASE_MS + rng.randrange(200), wait_ms=rng.choice([0, 200])
         )
         self._done("answered", call)
         kinds: dict[str, list[str]] = {"ack": [], "nack": [], "extend": [], "late": [], "never": []}
@@ -240,22 +282,6 @@ def _join(threads: Sequence[threading.Thread]) -> None:
             raise FaultError(f"{thread.name} does not end")
 
 
-def _new(producer: str, rng: random.Random) -> Put:
-    delay_ms = rng.randrange(50, 1_500) if rng.random() < 0.1 else None
-    return Put(
-        f"{producer}/{rng.getrandbits(60):x}",
-        rng.choice(TOPICS),
-        rng.randrange(5),
-        delay_ms=delay_ms,
-        deliver_after_ms=now_ns() // 1_000_000 + rng.randrange(1_000)
-        if delay_ms is None and rng.random() < 0.05
-        else None,
-        ttl_ms=rng.randrange(2_000, 6_000) if rng.random() < 0.1 else None,
-        metadata=rng.randbytes(rng.randrange(8)).hex(),
-        at_most_once=rng.random() < 0.1,
-    )
-
-
 def _nack(receipt: str, rng: random.Random) -> Nack:
     kind = rng.choices(["delay", "release", "now", "dead"], [4, 3, 2, 1])[0]
     return Nack(
@@ -271,7 +297,9 @@ def stored_rows(shard_urls: Mapping[int, str]) -> list[Stored]:
     """What is stored, read past any host."""
     found = []
     for shard_id, url in shard_urls.items():
-        for row in item_rows(url):
+        rows, names = item_rows(url), topic_names(url)
+        for row in rows:
             state = ItemState.DEAD if row.lane < 0 else ItemState.READY if row.lane else ItemState.DELAYED
-            found.append(Stored(item_id(shard_id, row.key), uid_of(row.content.payload), state))
+            group = parts(names.get(row.topic, ""))[1]
+            found.append(Stored(item_id(shard_id, row.key), uid_of(row.content.payload), state, group))
     return found

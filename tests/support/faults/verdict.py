@@ -29,6 +29,8 @@ PROMISES = {
     "P9": "id used twice",
     "P12": "call without an answer in time",
     "P13": "two items of one dedup id",
+    "O1": "two items of a serial topic or a key at once, or out of turn",
+    "in flight": "more items under lease than in_flight_max",
 }
 """What a violation of each means, as rows of the table."""
 EXAMPLES_MAX = 20
