@@ -11,6 +11,7 @@ import time
 from array import array
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from random import Random
 
 from foqs import AsyncClient
@@ -93,7 +94,7 @@ async def fill(client: AsyncClient, namespace: str, items: Iterable[NewItem], ca
     left = iter(items)
 
     async def work() -> None:
-        while part := [item for item, _ in zip(left, range(call_items), strict=False)]:
+        while part := list(islice(left, call_items)):
             await enqueue(client, namespace, part)
 
     await asyncio.gather(*[work() for _ in range(_FILLING)])

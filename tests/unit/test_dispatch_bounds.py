@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import pytest
 
@@ -19,10 +19,12 @@ from foqs.model import ids, limits
 from foqs.model.calls import CallContext
 from foqs.model.errors import FoqsError, OverloadedError, PausedError, UnavailableError
 from foqs.model.item import ShardItem
-from foqs.model.namespace import Namespace, NamespaceSettings
+from foqs.model.namespace import Namespace, NamespaceSettings, SettingsTable
 from foqs.model.principal import EVERYBODY
-from foqs.shard.port import ItemRow
+from foqs.model.topic_name import ordered
+from foqs.shard.port import ItemRow, ShardImage
 from foqs.shard.state.events import Completion, Events, LookUp
+from foqs.shard.state.index import ShardIndex
 from tests.support.shards import ITEM_BYTES_MAX, NAMESPACE, NamespacesOf, Shards
 
 JOBS = Namespace(NAMESPACE, "jobs", NamespaceSettings(), 0)
@@ -353,6 +355,34 @@ def test_the_number_after_the_last_one_of_topics_is_refused() -> None:
     with pytest.raises(OverloadedError, match="2147483647 topics"):
         index.topic(NAMESPACE, "one more")
     assert index.topic(NAMESPACE, "the last one").number == limits.TOPIC_NUMBER_MAX
+
+
+@pytest.mark.parametrize(("left_count", "is_refused"), [(0, True), (1, True), (2, False)])
+def test_a_key_needs_a_number_of_its_base_as_well_or_changes_nothing(left_count: int, is_refused: bool) -> None:
+    index = Shards(1).states[0].index
+    last = index.topic_number_last = limits.TOPIC_NUMBER_MAX - left_count
+    for _ in range(2):
+        if not is_refused:
+            key = index.topic(NAMESPACE, ordered("a", "key"))
+            assert (key.number, key.base and key.base.number) == (last + 2, last + 1)
+            continue
+        with pytest.raises(OverloadedError, match="2147483647 topics"):
+            index.topic(NAMESPACE, ordered("a", "key"))
+        assert not index.topics
+        assert index.topic_number_last == last
+
+
+@pytest.mark.parametrize("left_count", [0, 1])
+def test_a_base_that_a_new_owner_lacks_has_a_free_number_within_the_limit(left_count: int) -> None:
+    last = limits.TOPIC_NUMBER_MAX - left_count
+    names = {last: ordered("a", "key"), last - 1: ordered("b", "key"), last - 3: "c"}
+    stored = [(number, NAMESPACE, name.encode()) for number, name in names.items()]
+    image = ShardImage(1, 0, 0, 0, last, 0, 0, stored, [(NAMESPACE, b"jobs")], Mock(), [], {})
+    index = ShardIndex(0, image, SettingsTable())
+    numbers = [topic.number for topic in index.topics.values()]
+    assert len(set(numbers)) == len(numbers) == 5
+    assert max(numbers) <= limits.TOPIC_NUMBER_MAX
+    assert index.topic_number_last == max(numbers)
 
 
 def test_what_is_held_of_a_lost_shard_goes_at_once_and_its_topics_in_slices() -> None:

@@ -72,7 +72,8 @@ class ShardIndex:
         for number, namespace, name in sorted(stored, key=_is_keyed_topic):  # A base comes before its keyed topics.
             topic = ShardTopic(shard_id, number, namespace, name, self.budget, self.leases, stored=True)
             topic.follow(settings.serial_policy(namespace, topic.name))
-            self._add_base_of(namespace, name)
+            if (base := self._missing_base(namespace, name)) is not None:
+                self._add_read_base(base, stored)
             self.topic_table.add(topic)
         self.budget.share(len(self.topics))
 
@@ -135,22 +136,32 @@ class ShardIndex:
         """Return the topic, which is made on first use. Raises OverloadedError."""
         topic = self.topics.get((namespace, name))
         if topic is None:
-            self.check_room_for_topics(1)
-            self._add_base_of(namespace, name)
-            topic = self.new_topic(namespace, name)
+            base = self._missing_base(namespace, name)
+            topic = self.new_topic(namespace, name, beside=0 if base is None else 1)
+            if base is not None:
+                self._add_base(base, self.topic_number_last + 1)
             self.add_topic(topic)
         return topic
 
-    def _add_base_of(self, namespace: int, name: str) -> None:
-        """Make the base of a keyed topic, which is stored once it has items of its own."""
+    def _missing_base(self, namespace: int, name: str) -> ShardTopic | None:
+        """Return the base of a keyed topic, without a number, if the shard lacks it."""
         base = base_of(name)
-        if base != name and (namespace, base) not in self.topics:
-            number = self.topic_number_last + 1
-            topic = self._made(
-                ShardTopic(self.shard_id, number, namespace, base, self.budget, self.leases, stored=False)
-            )
-            self.add_topic(topic)
-            self.events.topics_changed[topic] = None
+        return self.draft_topic(namespace, base) if base != name and (namespace, base) not in self.topics else None
+
+    def _add_base(self, base: ShardTopic, number: int) -> None:
+        """Add the base of a keyed topic, which is stored once it has items of its own."""
+        base.number = number
+        self.topic_table.add(base)
+        self.topic_number_last = max(self.topic_number_last, number)
+        self.events.topics_changed[base] = None
+
+    def _add_read_base(self, base: ShardTopic, stored: Sequence[tuple[int, int, str]]) -> None:
+        """Add a base while the stored topics are read, if need be with a number that was used and is free again."""
+        number = self.topic_number_last + 1
+        if number > limits.TOPIC_NUMBER_MAX:
+            used = {other for other, _, _ in stored}.union(self.by_number)
+            number = next(free for free in range(limits.TOPIC_NUMBER_MAX, 0, -1) if free not in used)
+        self._add_base(base, number)
 
     def new_topic(self, namespace: int, name: str, beside: int = 0) -> ShardTopic:
         """Make a topic that counts only after `add_topic`, besides `beside` others. Raises OverloadedError."""
