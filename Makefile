@@ -1,6 +1,6 @@
 # foqs: `make` lists what there is to make.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-tools spark demo demo-spark test test-deep checks lint types imports unit test-mysql sim sim-clusters sim-serial sim-unique sim-in-flight sim-permits sim-depths power chaos caps caps-of-hosts overload bulk export isolation any-host shares sick-shard take-over rolling rotation revocation reload dedup lease-ends long-life fuzz front-door connections bench bench-dedup bench-protected bench-spark spark-exact peers bench-peers scale compiled test-compiled locks audit sbom clean
+.PHONY: help setup test-tools spark demo demo-spark test test-deep checks lint types imports unit test-mysql sim sim-clusters sim-serial sim-unique sim-in-flight sim-permits sim-gates sim-depths power chaos caps caps-of-hosts overload bulk export isolation any-host shares sick-shard take-over rolling rotation revocation reload dedup lease-ends long-life fuzz front-door connections bench bench-dedup bench-protected bench-spark spark-exact peers bench-peers scale compiled test-compiled locks audit sbom clean
 BIN := .venv/bin
 # What the tests found, for scripts/test_counts.py.
 RESULTS := build/tests
@@ -80,6 +80,9 @@ sim-in-flight: setup ## the same with limits of items in flight: make sim-in-fli
 
 sim-permits: setup ## only the books of permits behind these limits, step by step: make sim-permits SEEDS=N
 	@$(BIN)/python -m tests.sim --permits --seeds $${SEEDS:-5000} --keep-going
+
+sim-gates: setup ## clusters whose slots move with items of serial topics: make sim-gates SEEDS=N
+	@$(BIN)/python -m tests.sim --gates --seeds $${SEEDS:-300} --keep-going
 
 sim-depths: setup ## clusters that keep the depth of a topic while hosts are killed: make sim-depths SEEDS=N
 	@$(BIN)/python -m tests.sim --depths --seeds $${SEEDS:-100} --keep-going

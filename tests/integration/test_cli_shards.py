@@ -105,3 +105,21 @@ def test_what_is_not_there_or_there_already_has_an_exit_code_of_its_own(shell: t
     run("add", "7", PLACE)
     assert run("add", "7", PLACE).exit_code == 4
     assert run("add", "70000", PLACE).exit_code == 2
+
+
+def test_a_slot_is_ungated_only_by_force(shell: tuple[Run, FakeQueue]) -> None:
+    run, queue = shell
+    refused = run("ungate", "7")
+    assert (refused.exit_code, queue.gated_slots) == (2, {7: 3})
+    assert "slot 7 waits for shard 3" in refused.stderr
+    done = run("ungate", "7", "--force", "--output", "json")
+    assert (done.exit_code, json.loads(done.stdout), queue.gated_slots) == (0, {"ungated": 7}, {})
+    none = run("ungate", "7", "--force")
+    assert (none.exit_code, "slot 7 has no gate" in none.stderr) == (3, True)
+
+
+@pytest.mark.parametrize("slot", ["-1", "1024", "x"])
+def test_a_slot_that_is_none_is_refused_before_any_call(shell: tuple[Run, FakeQueue], slot: str) -> None:
+    run, queue = shell
+    assert run("ungate", "--force", "--", slot).exit_code == 2
+    assert queue.gated_slots == {7: 3}

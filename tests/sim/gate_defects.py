@@ -65,6 +65,12 @@ def delivers_behind_a_gate(self: Slots, shard: ShardState) -> None:
     shard.shut_slots(shut_slots(shard.shard_id, table, earlier))
 
 
+@in_place_of(Slots, "apply_gates")
+def former_shard_delivers_without_regard_of_a_gate(self: Slots, shard: ShardState) -> None:
+    """A shard that has given a slot continues with it if a gate is not open yet, has ended or is missing."""
+    shard.shut_slots(frozenset(gate.slot for gate in self.gates if gate.to_shard == shard.shard_id))
+
+
 @in_place_of(SlotGates, "_has_turn")
 async def redrives_a_dead_letter_beside_the_gate(self: SlotGates, shard_id: int, slot: int) -> bool:
     return True

@@ -16,6 +16,8 @@ class FakeShardCalls:
 
     def __init__(self) -> None:
         self.shards: dict[int, ClusterShard] = {}
+        self.gated_slots = {7: 3}
+        """The shard that each of these slots waits for."""
         self.hosts = [ClusterHost("fake", "fake#1", "fake:1", "", "0", 1, 7, False, HostState.SERVING)]
 
     async def list_hosts(self, context: CallContext, request: of.ListHostsRequest) -> ClusterHosts:
@@ -53,8 +55,12 @@ class FakeShardCalls:
         self.shards[request.shard_id] = replace(self._shard(request.shard_id), state=ShardUse.REMOVED)
 
     async def ungate_slot(self, context: CallContext, request: of.UngateSlotRequest) -> None:
+        slot = request.slot
+        if slot not in self.gated_slots:
+            raise NotFoundError(f"slot {slot} has no gate")
         if not request.force:
-            raise InvalidArgumentError(f"slot {request.slot} has gates: give force")
+            raise InvalidArgumentError(f"slot {slot} waits for shard {self.gated_slots[slot]}: give force")
+        del self.gated_slots[slot]
 
     def _shard(self, shard_id: int) -> ClusterShard:
         if shard_id not in self.shards:
