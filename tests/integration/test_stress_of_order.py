@@ -35,14 +35,16 @@ def test_keys_are_delivered_beside_keys_that_wait_and_one_that_is_blocked() -> N
 
 
 def test_topics_never_have_more_items_in_flight_than_their_limit() -> None:
-    verdict = in_flight.run(in_flight.Course(topics=100, items=10, rounds=1))
+    verdict = in_flight.run(in_flight.Course(topics=40, items=50, rounds=1))
     rows = {row["topics"]: row for row in verdict.rows}
-    assert 1 < rows["limited-"]["most out"] <= 4 < rows["free-"]["most out"]
+    assert 1 < rows["limited-"]["most out"] <= 4
+    assert rows["free-"]["most out"] > 1
+    assert all(row["consumed a second"] > 0 for row in verdict.rows)
 
 
 def test_latencies_without_an_item_are_infinite() -> None:
     latencies = Latencies(due_count=2)
-    latencies.note(Item("1", "1:1", "t", 0, b"0", b"", 0, 0, 0, 1))
+    latencies.note(Item("1", "1:1", "t", 0, b"0", b"", 0, 0, 0, 1, None))
     assert latencies.ms(50) == float("inf")
-    latencies.note(Item("2", "2:1", "t", 0, b"0", b"", 0, 0, 0, 1))
+    latencies.note(Item("2", "2:1", "t", 0, b"0", b"", 0, 0, 0, 1, None))
     assert 0 < latencies.ms(50) < float("inf")
