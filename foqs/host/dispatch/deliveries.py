@@ -99,6 +99,7 @@ class Deliveries:
                 queues[self._queues.of(item.topic)] = None
         for queue in queues:
             self.serve(queue)
+            self._rings.enter(queue)  # It left them when it gave these items.
         self.serve_any()
 
     # ---- topics ----
