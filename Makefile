@@ -1,6 +1,6 @@
 # foqs: `make` lists what there is to make.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-tools spark demo demo-spark test test-deep checks lint types imports unit test-mysql sim sim-clusters sim-serial sim-unique sim-in-flight sim-permits sim-gates sim-depths power chaos caps caps-of-hosts overload bulk export isolation any-host shares sick-shard take-over rolling rotation revocation reload dedup lease-ends long-life fuzz front-door connections bench bench-dedup bench-protected bench-spark spark-exact peers bench-peers scale compiled test-compiled locks audit sbom clean
+.PHONY: help setup test-tools spark demo demo-spark test test-deep checks lint types imports unit test-mysql sim sim-clusters sim-serial sim-unique sim-in-flight sim-permits sim-gates sim-depths power chaos chaos-order chaos-groups chaos-in-flight groups keys in-flight caps caps-of-hosts overload bulk export isolation any-host shares sick-shard take-over rolling rotation revocation reload dedup lease-ends long-life fuzz front-door connections bench bench-dedup bench-protected bench-spark spark-exact peers bench-peers scale compiled test-compiled locks audit sbom clean
 BIN := .venv/bin
 # What the tests found, for scripts/test_counts.py.
 RESULTS := build/tests
@@ -92,6 +92,24 @@ power: setup ## the power of a MySQL server cut under load: make power CUTS=N (a
 
 chaos: setup ## faults of all kinds on one host, or HOSTS that share shards: make chaos MINUTES=M SEED=S HOSTS=N SERVERS=M (as root)
 	@$(BIN)/python -m loadtest.chaos --minutes $${MINUTES:-2} --seed $${SEED:-1} --hosts $${HOSTS:-1} --servers $${SERVERS:-2}
+
+chaos-order: setup ## serial topics and ordering keys over HOSTS, whose slots move while hosts and servers fail: make chaos-order ITEMS=N
+	@$(BIN)/python -m loadtest.chaos --work order --items $${ITEMS:-100000} --seed $${SEED:-1} --hosts $${HOSTS:-2} --servers $${SERVERS:-2}
+
+chaos-groups: setup ## items of consumer groups while hosts are killed, a kill every GAP seconds: make chaos-groups ITEMS=N GAP=S
+	@$(BIN)/python -m loadtest.chaos --work groups --items $${ITEMS:-100000} --gap-seconds $${GAP:-15} --seed $${SEED:-1} --hosts $${HOSTS:-2} --servers $${SERVERS:-2}
+
+chaos-in-flight: setup ## topics with a limit of items in flight over hosts that fail: make chaos-in-flight ITEMS=N
+	@$(BIN)/python -m loadtest.chaos --work in-flight --items $${ITEMS:-50000} --seed $${SEED:-1} --hosts $${HOSTS:-2} --servers $${SERVERS:-2}
+
+groups: setup ## what a copy for a consumer group costs next to a plain item, and a group that nobody reads: make groups BACKLOG=N
+	@$(BIN)/python -m loadtest.stress groups --backlog $${BACKLOG:-1000000} --json build/stress/groups.json
+
+keys: setup ## latencies beside very many ordering keys and beside a blocked one, and the rate of one key: make keys KEYS=N
+	@$(BIN)/python -m loadtest.stress keys --keys $${KEYS:-200000} --json build/stress/keys.json
+
+in-flight: setup ## topics with at most four items in flight over 2 hosts, next to topics without a limit: make in-flight TOPICS=N
+	@$(BIN)/python -m loadtest.stress in-flight --topics $${TOPICS:-3000} --json build/stress/in-flight.json
 
 overload: setup ## three times as much as the host can do, for five minutes: make overload MINUTES=M
 	@$(BIN)/python -m loadtest.stress overload --minutes $${MINUTES:-5} --json build/stress/overload.json

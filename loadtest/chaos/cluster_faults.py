@@ -5,15 +5,13 @@ from __future__ import annotations
 import random
 import signal
 from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar
 
 from foqs import AdminClient
 from foqs.client.retry import RetryPolicy
-from foqs.model.cluster import ShardUse
 from foqs.model.errors import FoqsError
-from foqs.storage.meta.meta_store import MetaStore
 from loadtest.chaos.cluster_room import ClusterRoom, Layout
 from loadtest.chaos.fault import META, Fault
 from loadtest.chaos.packet_loss import Peer
@@ -211,29 +209,6 @@ class ShardMoved(ClusterFault):
                 admin.update_shard(self.shard, pinned_to=host_name)
                 return
         raise FaultError(f"no host could pin shard {self.shard}")
-
-
-class ShardDrained(ClusterFault):
-    """The slots of a shard move to the others, with the items of serial topics behind gates, and afterwards back."""
-
-    kind = "shard: drained, and serving again"
-    length_ms = (3_000, 20_000)
-
-    def _draw(self, rng: random.Random) -> None:
-        self.shard = rng.choice(list(self.layout.shards))
-        # Of one shard at a time: so the others have the slots.
-        self.targets = frozenset({"slots", META, "server-0"})
-
-    def begin(self, room: ClusterRoom) -> None:
-        self._use(room, ShardUse.DRAINING)
-
-    def end(self, room: ClusterRoom) -> None:
-        self._use(room, ShardUse.SERVING)
-
-    def _use(self, room: ClusterRoom, use: ShardUse) -> None:
-        """Past all hosts, which can be away."""
-        with closing(MetaStore(room.servers[0].url("meta"))) as meta:
-            meta.shards.update(self.shard, use, None, None)
 
 
 class MetaKilled(ClusterFault):

@@ -17,9 +17,9 @@ from loadtest.chaos.cluster_faults import (
     MetaKilled,
     ServerKilled,
     ServerStopped,
-    ShardDrained,
     ShardMoved,
 )
+from loadtest.chaos.drained_shards import ShardDrained
 from tests.histories.history import Put
 from tests.histories.lane_checks import UNBOUND, Bounds
 from tests.support.faults.load import NAMESPACE, TOPICS, Pressure, Shape
