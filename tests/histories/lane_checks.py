@@ -82,12 +82,13 @@ def _check_live(promise: str, what: str, members: Iterable[Life], most: int, clo
 
 def _leased_until_ms(life: Life, delivery: Delivery, clocks: Clocks) -> int:
     """The earliest time when the lease can have ended."""
-    until_ms = delivery.taken.lease_expires_at_ms
+    slack_ms = clocks.lease_ms + clocks.late_ms
+    until_ms = delivery.taken.lease_expires_at_ms - slack_ms
     for end in life.ends:
         if end.number in (0, delivery.number) and end.outcome is not Outcome.FAIL:
-            lease_ms = end.settled.lease_ms if end.call.verb is Verb.EXTEND else 0
-            until_ms = min(until_ms, end.call.invoked_at_ms + lease_ms)
-    return until_ms - clocks.lease_ms - clocks.late_ms
+            left_ms = end.settled.lease_ms - slack_ms if end.call.verb is Verb.EXTEND else 0
+            until_ms = min(until_ms, end.call.invoked_at_ms + left_ms)
+    return until_ms
 
 
 def _sequences(calls: Iterable[Call], lives: Lives, bounds: Bounds) -> dict[tuple[str, str, int], list[Life]]:

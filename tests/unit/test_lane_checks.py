@@ -128,6 +128,14 @@ def test_more_items_under_lease_than_the_limit_are_found(in_flight_max: int, is_
     assert report.counts["in flight: 3 under lease at once"] == 2
 
 
+def test_clocks_that_differ_move_the_end_of_a_lease_and_not_the_ack() -> None:
+    """An ack ends a lease no sooner than it is asked for, whatever the clock of the server says."""
+    lane = Lane().put(10, 1, 2).take(20, 1).take(40, 2).end(50, 1)
+    for late_ms, is_broken in ((0, True), (LEASE_MS - 40, True), (LEASE_MS, False)):
+        report = check(lane.calls, (), one_host=False, bounds=BY_KEY, late_ms=late_ms, drained=False)
+        assert ("O1" in {one.promise for one in report.violations if "under lease" in one.what}) is is_broken
+
+
 def test_leases_that_have_ended_are_not_in_flight() -> None:
     lane = Lane().put(10, 1, 2, 3).take(20, 1).take(30, 2).take(1_040, 3)
     assert not lane.check(Bounds(in_flight_max={"t": 2})).violations
