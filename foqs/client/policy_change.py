@@ -64,6 +64,7 @@ class TopicPolicyChange:
         *,
         backoff: timedelta | None = None,
         backoff_max: timedelta | None = None,
+        aging_per_priority: timedelta | None = None,
     ) -> None:
         set_field = object.__setattr__
         set_field(self, "topic", topic)
@@ -77,7 +78,8 @@ class TopicPolicyChange:
         set_field(self, "in_flight_max", in_flight_max)
         set_field(self, "key_buckets", key_buckets)
         set_field(self, "key_batch", key_batch)
-        set_field(self, "aging_ms_per_priority", aging_ms_per_priority)
+        aging_ms = duration_ms("aging_ms_per_priority", aging_ms_per_priority, aging_per_priority)
+        set_field(self, "aging_ms_per_priority", aging_ms)
         set_field(self, "group", group)
         set_field(self, "depth_max", depth_max)
         set_field(self, "dead_letter_on_expiry", dead_letter_on_expiry)

@@ -37,7 +37,7 @@ _TEXTS = (
     ("fairness_key", True),
     ("trace_context", True),
 )
-"""The fields of a NewItem that are text, and whether they can be left out."""
+"""The fields of a NewItem that are text, each with True if it can be left out."""
 PRIORITY_MIN, PRIORITY_MAX = -(2**31), 2**31 - 1
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 

@@ -232,7 +232,3 @@ class FairRun:
 
 async def _put(items: list[NewItem], door: FakeDoor) -> Any:
     return await door.queue.enqueue(NAMESPACE, items, False)
-
-
-async def _nack(nacks: list[SimNack], door: Any) -> Any:
-    return await door.queue.nack(NAMESPACE, nacks)

@@ -159,7 +159,7 @@ def test_an_item_is_settled_once() -> None:
     ],
 )
 def test_a_handler_s_end_says_what_becomes_of_the_item(error: Exception | None, nack: Nack | None) -> None:
-    assert settlement_of(leased("a", attempt=2), error, BACKOFF, lambda: 1.0) == nack
+    assert settlement_of(leased("a", attempt=2), error, None, BACKOFF, lambda: 1.0) == nack
 
 
 def test_the_delay_of_a_failed_item_doubles_with_its_attempts_up_to_a_bound() -> None:

@@ -224,6 +224,7 @@ class AsyncNamespaceVerbs(AsyncBaseClient):
         key_buckets: int | None = None,
         key_batch: int | None = None,
         aging_ms_per_priority: int | None = None,
+        aging_per_priority: timedelta | None = None,
         is_prefix: bool = False,
         group: str | None = None,
         deadline_ms: int | None = None,
@@ -254,7 +255,7 @@ class AsyncNamespaceVerbs(AsyncBaseClient):
             key. The topic must hold no items, as for `serial`.
         key_batch: the most items of an ordering key, or of the serial topic, that one dequeue gets together, up to
             1,000; 0 (default) for one. The next ones follow when all of these have ended.
-        aging_ms_per_priority: the wait in which an item becomes more urgent by one priority, up to a day; 0 (default)
+        aging_per_priority or aging_ms_per_priority: the wait in which an item becomes more urgent by one priority, up to a day; 0 (default)
             for strict priorities. Not for a topic that is serial or has `key_buckets`, and its items have no ordering
             keys. Items that wait already keep their places.
         is_prefix: True for the policy of all topics that begin with `topic`, each on its own. The longest prefix of a
@@ -277,7 +278,7 @@ class AsyncNamespaceVerbs(AsyncBaseClient):
             "in_flight_max": in_flight_max,
             "key_buckets": key_buckets,
             "key_batch": key_batch,
-            "aging_ms_per_priority": aging_ms_per_priority,
+            "aging_ms_per_priority": duration_ms("aging_ms_per_priority", aging_ms_per_priority, aging_per_priority),
         }
         terms = self._within(deadline_ms, deadline)
         return await self._run(policy_verbs.set_topic_policy(terms, namespace, topic, changes, is_prefix, group))

@@ -157,7 +157,7 @@ class NamespaceVerbs:
         return dict(sorted(errors.items()))
 
     def _named(self, namespace_name: str, change: of.SetTopicPolicyRequest | of.TopicPolicyChange) -> NamedChange:
-        """Check the names of a change, and whether a group can age. Raises InvalidArgumentError."""
+        """Check the names of a change, and that of a group that is to age. Raises InvalidArgumentError."""
         named = _named(change)
         number = self._namespaces.number_of(namespace_name)
         if change.group and change.aging_ms_per_priority and number is not None:
