@@ -253,9 +253,9 @@ class NamespaceVerbs(BaseClient):
             key. The topic must hold no items, as for `serial`.
         key_batch: the most items of an ordering key, or of the serial topic, that one dequeue gets together, up to
             1,000; 0 (default) for one. The next ones follow when all of these have ended.
-        aging_per_priority or aging_ms_per_priority: the wait in which an item becomes more urgent by one priority, up to a day; 0 (default)
-            for strict priorities. Not for a topic that is serial or has `key_buckets`, and its items have no ordering
-            keys. Items that wait already keep their places.
+        aging_per_priority or aging_ms_per_priority: the wait in which an item becomes more urgent by one priority, up
+            to a day; 0 (default) for strict priorities. Not for a topic that is serial or has `key_buckets`, and its
+            items have no keys. Items that wait already keep their places.
         is_prefix: True for the policy of all topics that begin with `topic`, each on its own. The longest prefix of a
             topic applies, as a whole; the topic's own policy overrides it, field by field.
         group: the policy of this consumer group of the topic: its pause of dequeues, its cap, its weight.

@@ -237,10 +237,8 @@ class TopicQueue:
         self.cap: Cap | None = None
         self.shared_cap: Cap | None = None
         """The cap of its namespace, which all its topics share."""
-        self.is_throttled = False
-        """True if it is paused or has a cap, so that only `allowed_count` items are claimed and delivered."""
-        self.allowed_count = 0
-        """Tokens that it holds of each of its caps."""
+        self.is_throttled, self.allowed_count = False, 0
+        """True if it is paused or has a cap; then only so many items, for which it holds tokens, are claimed and given."""
         # Written by the wheel of Tokens.
         self.token_wait_slot = 0
         """The slot of the wheel until which it waits for a token; 0 when it does not."""
