@@ -238,7 +238,7 @@ class TopicQueue:
         self.shared_cap: Cap | None = None
         """The cap of its namespace, which all its topics share."""
         self.is_throttled, self.allowed_count = False, 0
-        """True if it is paused or has a cap; then only so many items, for which it holds tokens, are claimed and given."""
+        """True if it is paused or has a cap; and the items for which it holds tokens, the only ones it gives then."""
         # Written by the wheel of Tokens.
         self.token_wait_slot = 0
         """The slot of the wheel until which it waits for a token; 0 when it does not."""
