@@ -170,7 +170,7 @@ def delays_what_is_released(self: Settlements, item: Any, now_ms: int, **how: An
 
 @in_place_of(Settlements, "failed_attempt", _LOST)
 def delays_nacks_alone(self: Settlements, item: Any, now_ms: int, **how: Any) -> Any:
-    if how.get("reason") == "lease ended":
+    if how.get("cause") == "lease ended":
         how["delay_ms"] = 1
     return _failed_attempt(self, item, now_ms, **how)
 

@@ -41,7 +41,17 @@ async def test_items_are_listed_in_every_state(host):
     ids = await one_of_each_state(host)
     result = await shell(host, "item", "list", "jobs")
     head, *rows = [line.split("\t") for line in result.stdout.splitlines()]
-    assert head == ["ID", "TOPIC", "STATE", "PRIORITY", "DELIVER AFTER", "FAILED", "DEATH REASON", "PAYLOAD"]
+    assert head == [
+        "ID",
+        "TOPIC",
+        "STATE",
+        "PRIORITY",
+        "DELIVER AFTER",
+        "FAILED",
+        "DEATH REASON",
+        "LAST ERROR",
+        "PAYLOAD",
+    ]
     assert {(row[0], row[2]) for row in rows} == {(item_id, state.name.lower()) for state, item_id in ids.items()}
     assert {row[-1] for row in rows} == {state.name for state in ids}
     for state, item_id in ids.items():

@@ -21,6 +21,10 @@ _OUTPUTS = {
     ],
     "Large loads": [["SUCCEEDED 3000 items, 0 rejected"]],
     "Several hosts": [["done: march"]],
+    "A share for each customer": [["['ada', 'ada', 'ada', 'bob', 'bob', 'bob']"]],
+    "Low priorities that do not starve": [
+        ["[0, 10] now; after 10 minutes, the nightly one would come before new items"],
+    ],
     "Durations and times": [
         [
             "deliver_after 2030-01-01T09:00:00 has no time zone, so it is no point in time: "

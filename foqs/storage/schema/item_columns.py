@@ -129,7 +129,7 @@ def placed_row(item: ShardItem) -> ItemRow:
     key, lane, urgency, *given = inserted_integers(item)
     place = order.urgency_of(item.sort_key)
     *state, _ = _STATE_DEFAULTS
-    return ItemRow._make((key, lane, place if lane else urgency, *given, *state, place, item.content))
+    return ItemRow._make((key, lane, place if lane else urgency, *given, *state, place, item.content, b""))
 
 
 def stored_row(values: Sequence[Any]) -> ItemRow:
