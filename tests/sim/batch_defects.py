@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from foqs.host.dispatch.deliveries import Deliveries
-from foqs.host.dispatch.topic_queue import TopicQueue
 from foqs.model.item import ShardItem
 from foqs.model.topic import ShardTopic
 from foqs.shard.port import Rewrite
@@ -22,12 +20,6 @@ def lets_items_behind_one_that_comes_back_stay_out(
     self: Settlements, items: list[ShardItem], rewrites: Sequence[Rewrite | None]
 ) -> tuple[list[ShardItem], list[Rewrite | None]]:
     return items, list(rewrites)
-
-
-@in_place_of(Deliveries, "_begin_runs")
-def gives_the_rest_of_a_run_to_another_call(self: Deliveries, queue: TopicQueue, given: list[ShardItem]) -> None:
-    for item in given:
-        item.topic.run = given
 
 
 @in_place_of(ShardTopic, "_serial_room")
