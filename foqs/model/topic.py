@@ -240,7 +240,7 @@ class KeyedTopics(ItemCounts):
         self.holding_count = 0
         """The topics that have items."""
         self.holding_fair_count = 0
-        """Those among them that have a fairness key."""
+        """The topics of fairness keys that have items."""
 
 
 class ShardTopic(ItemCounts):

@@ -16,9 +16,9 @@ class KeyedNames(NamedTuple):
     """The names of the keyed topics of a call, which the host has made. Any other hidden name is refused."""
 
     ordered: frozenset[str]
-    """Those of ordering keys, which are serial."""
+    """The names of the keyed topics of ordering keys, which are serial."""
     fair: frozenset[str]
-    """Those of fairness keys, which any shard can have."""
+    """The names of the keyed topics of fairness keys, which any shard can have."""
 
 
 NO_KEYS = KeyedNames(frozenset(), frozenset())

@@ -174,9 +174,7 @@ class Settlements:
         if item.lease_due_at:
             self._leases.end(item)
         if item.claim is not None and not item.claim.is_ahead:
-            sort_key = (item.topic.number, order.urgency_of(item.sort_key), item.due_at)
-            counts = (item.deliveries + 1, item.failed_attempts)
-            self.settle([item], [Rewrite(item.key, *sort_key, *counts, is_in_place=True)])
+            self.settle([item], [_released(item)])
             return True
         del self._index.leases[item.key]
         self._journal.leave([item])
@@ -368,8 +366,8 @@ class Settling(Operation):
 
 def _released(item: ShardItem) -> Rewrite:
     """Return the row of an item that comes back to its place without a failed attempt, under another receipt."""
-    sort_key = (item.topic.number, item.priority, item.due_at)
-    return Rewrite(item.key, *sort_key, item.deliveries + 1, item.failed_attempts, None, is_in_place=True)
+    sort_key = (item.topic.number, order.urgency_of(item.sort_key), item.due_at)
+    return Rewrite(item.key, *sort_key, item.deliveries + 1, item.failed_attempts, is_in_place=True)
 
 
 def _outcome_of(item: ShardItem, rewrite: Rewrite | None, *, is_of_call: bool) -> Outcome | None:
