@@ -16,7 +16,6 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from foqs import AdminClient
 from loadtest.chaos import cluster_run
 from loadtest.chaos.cluster_links import HOSTS_MAX, missing_for_namespaces
 from loadtest.chaos.cluster_room import ClusterRoom, Layout
@@ -149,8 +148,7 @@ def _on_several(run: Run, layout: Layout, work: Work, gap_ms_mean: int) -> None:
         if missing:
             run.console.print(f"without {what}, which need {missing}")
     with ClusterRoom(layout._replace(can_part=not not_parted, can_lose=not not_lost)) as room:
-        with AdminClient(room.address_of(1)) as admin:
-            work.prepare(admin)
+        cluster_run.prepare(room, work)
 
         def one(name: str, chaos_ms: int, calm_ms: int) -> Counter[str]:
             cluster_run.run_round(room, name, chaos_ms, calm_ms, run.course, work=work, gap_ms_mean=gap_ms_mean)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from foqs import AdminClient
 from loadtest.chaos.cluster_faults import kinds_for
 from loadtest.chaos.cluster_room import ClusterRoom
 from loadtest.chaos.lost_claims import can_be_lost
@@ -37,6 +38,8 @@ _LOOK_EVERY_S = 0.1
 _SILENT_MS_MAX = 1_000
 _AFTERMATH_MS = 3_000
 _DRAIN_S_MAX = 120.0
+_APPLIED_S_MAX = 2.0
+"""A policy holds on every host within this time, says docs/wire-contract.md."""
 
 
 class ClusterMonitor(OwnThread):
@@ -69,6 +72,13 @@ class ClusterMonitor(OwnThread):
             self._seen.append((asked_at_ms, served == self._shards))
             for program in self._room.programs.values():
                 self.rss_mib_max = max(self.rss_mib_max, _rss_mib(program.pid))
+
+
+def prepare(room: ClusterRoom, work: Work) -> None:
+    """Make what the items of this work need, and let every host apply it."""
+    with AdminClient(room.address_of(1)) as admin:
+        work.prepare(admin)
+    time.sleep(_APPLIED_S_MAX)
 
 
 def run_round(

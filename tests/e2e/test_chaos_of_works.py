@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from foqs import AdminClient
 from loadtest.chaos import cluster_run
 from loadtest.chaos.cluster_room import ClusterRoom, Layout
 from loadtest.chaos.run import Course
@@ -17,8 +16,7 @@ pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.deep]
 def course_of(name: str, chaos_ms: int) -> Course:
     course, work = Course(), WORKS[name]
     with ClusterRoom(Layout(2, 1), impatient_foqs.COMMAND) as room:
-        with AdminClient(room.address_of(1)) as admin:
-            work.prepare(admin)
+        cluster_run.prepare(room, work)
         settle_ms = impatient_foqs.CLAIM_MS_MAX + 4_000
         cluster_run.run_round(room, f"{name}-1", chaos_ms, 1_000, course, settle_ms, work)
     assert not course.tally.violation_count, course.tally.examples

@@ -106,7 +106,8 @@ def test_a_port_for_hosts_comes_and_goes_host_by_host_and_no_call_fails(cluster:
         cluster.migrate()
         cluster.start(one, has_peer_port=True)
         traffic.go_on(consumed=CALM_ITEMS)
-        assert cluster.hosts[one].events[AT_CLIENTS], "the older host calls it there"
+        # The older host calls it there.
+        until_true(lambda: bool(cluster.hosts[one].events[AT_CLIENTS]), PATIENCE_S)
         assert cluster.knows_hosts_at(cluster.ports[one])
         cluster.start(two, has_peer_port=True)
         traffic.go_on(consumed=CALM_ITEMS)
