@@ -10,6 +10,7 @@ from typing import Any
 from foqs.contract.names import FIELDS, Checked
 from foqs.contract.permissions import Permission
 from foqs.contract.verbs import VERBS
+from foqs.model import limits
 from foqs.model.audit import CHANGES_BYTES_MAX, SUBJECT_BYTES_MAX, clipped
 
 SettingsOf = Callable[[str], Any]
@@ -30,7 +31,14 @@ _OF_ITEMS = frozenset({"deleteItems", "forgetDedupIds", "redriveDeadLetters", "p
 _ONLY_SHOWS = ("get", "list")
 _UNSAID = frozenset({"page_token", "limit", "token"})
 """Fields that say nothing of the change, or must not be recorded."""
-_TEXT_CHARS_MAX = 200
+PARTS_MAX = 256
+"""Records of one call. Those of the greatest batch of policies with ASCII names fit, unless each has a long reason."""
+_PART_BYTES = 40
+"""Room for the number of a part, and for the count of the cut elements."""
+_LIST_SAID_MAX = limits.BATCH_ITEMS_MAX
+"""Elements of a list that are said: a call with more does nothing."""
+_TEXT_CHARS_MAX = 256
+"""Every name is shorter; a longer text, such as a reason, is cut."""
 _TEXT_CHARS_SEEN = 4_096
 _TOKEN = re.compile(r"(foqs_[a-z2-7]{12})_\S+")
 
@@ -60,17 +68,47 @@ def namespace_of(request: Any) -> str:
 
 def subject_of(request: Any) -> str:
     """Return the names in the request besides its namespace, as `name=value`; of lists the length and the first one."""
-    said = _said(request, lambda check: check in (Checked.INSIDE, Checked.CLUSTER))
+    # A list of names of the cluster, such as the grants that are removed, is what changes: see changes_of.
+    wanted = (Checked.INSIDE, Checked.CLUSTER)
+    said = _said(request, lambda check, value: check in wanted and not _is_change(check, value))
     return clipped(" ".join(said), SUBJECT_BYTES_MAX)
 
 
-def changes_of(request: Any, settings_of: SettingsOf) -> str:
-    """Return the values that the request sets, as `name=value`, and for settings of a namespace `name=old -> new`."""
-    said = list(_said(request, lambda check: check is Checked.CONTENT))
+def changes_of(request: Any, settings_of: SettingsOf) -> list[str]:
+    """Return the values that the request sets, as `name=value`, and for settings of a namespace `name=old -> new`.
+
+    Each element of a list is a text of its own, so a record that is too short for all cuts between two of them.
+    """
+    said = list(_said(request, _is_change))
     settings = getattr(request, "settings", None)
     if settings is not None:
         said += _settings_said(settings, settings_of(namespace_of(request)))
-    return clipped(" ".join(said), CHANGES_BYTES_MAX)
+    return said
+
+
+def texts_of(said: Sequence[str], texts_max: int) -> list[str]:
+    """Return the changes as one text, or as up to `texts_max` numbered ones. The last one counts the rest."""
+    whole = " ".join(said)
+    if len(whole.encode(errors="replace")) <= CHANGES_BYTES_MAX:
+        return [whole]
+    room, free = CHANGES_BYTES_MAX - _PART_BYTES, 0
+    texts: list[list[str]] = []
+    for place, one in enumerate(said):
+        text = clipped(one, room)
+        size = len(text.encode()) + 1
+        if size <= free:
+            texts[-1].append(text)
+            free -= size
+        elif len(texts) == texts_max:
+            texts[-1].append(f"… and {len(said) - place} more")
+            break
+        else:
+            texts.append([text])
+            free = room - size
+    count = len(texts)
+    return [
+        (f"part {number} of {count}: " if count > 1 else "") + " ".join(text) for number, text in enumerate(texts, 1)
+    ]
 
 
 def _fields_of(struct: Any) -> Mapping[str, Checked]:
@@ -90,26 +128,42 @@ def _settings_said(settings: Any, before: Any) -> Iterator[str]:
             yield f"{name}={_shown(old)} -> {_shown(value)}"
 
 
-def _said(request: Any, is_wanted: Callable[[Checked], bool]) -> Iterator[str]:
+def _is_change(check: Checked, value: object) -> bool:
+    return check is Checked.CONTENT or (check is Checked.CLUSTER and isinstance(value, list))
+
+
+def _said(request: Any, is_wanted: Callable[[Checked, object], bool]) -> Iterator[str]:
     for name, check in _fields_of(request).items():
         value = getattr(request, name)
-        if value is None or not is_wanted(check) or name in _UNSAID or name == "settings":
+        if value is None or not is_wanted(check, value) or name in _UNSAID or name == "settings":
             continue
         if isinstance(value, list):
-            yield f"{name}[{len(value)}]" + (f"={_first(value)}" if value else "")
+            # The names of things in a namespace are ids by the thousand; a record has one of them.
+            yield from _list_said(name, value, is_short=check is Checked.INSIDE)
         elif isinstance(value, bytes):
             continue
         elif type(value).__name__ in FIELDS:
-            yield f"{name}=({_first([value])})"
+            yield f"{name}={_element(value)}"
         else:
             yield f"{name}={_shown(value)}"
 
 
-def _first(values: Sequence[Any]) -> str:
-    first = values[0]
-    if type(first).__name__ in FIELDS:
-        return f"({' '.join(_said(first, lambda _: True))})"
-    return _shown(first)
+def _list_said(name: str, values: Sequence[Any], *, is_short: bool) -> Iterator[str]:
+    """The length of a list and its elements. A name that is there several times is said once."""
+    head = f"{name}[{len(values)}]"
+    if not values:
+        yield head
+        return
+    different = list(dict.fromkeys(values)) if all(isinstance(value, str) for value in values) else values
+    for place, value in enumerate(different[:1] if is_short else different):
+        shown = _element(value) if place < _LIST_SAID_MAX else "…"
+        yield shown if place else f"{head}={shown}"
+
+
+def _element(value: Any) -> str:
+    if type(value).__name__ in FIELDS:
+        return f"({' '.join(_said(value, lambda check, value: True))})"
+    return _shown(value)
 
 
 def _shown(value: object) -> str:

@@ -60,7 +60,7 @@ async def records_before_the_outcome_is_known(
     self: Audit, context: CallContext, verb: str, request: Any, call: Any
 ) -> Any:
     record = self._record(context, verb, request, "OK", next(self._request_ids))
-    self._add(AUDITED[verb], record)
+    self._add(AUDITED[verb], record, [])
     return await call(context, verb, request)
 
 

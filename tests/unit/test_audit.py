@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
@@ -15,9 +16,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from foqs.contract import requests as of
-from foqs.contract.audited import AUDITED, AuditKind, changes_of, namespace_of, subject_of
+from foqs.contract.audited import AUDITED, PARTS_MAX, AuditKind, changes_of, namespace_of, subject_of, texts_of
 from foqs.contract.names import FIELDS
-from foqs.contract.permissions import Permission
+from foqs.contract.permissions import ROLES, Permission
 from foqs.contract.verbs import VERBS
 from foqs.host.audit import trail
 from foqs.host.audit.sums import (
@@ -29,7 +30,8 @@ from foqs.host.audit.sums import (
     RecordedNames,
 )
 from foqs.host.audit.trail import Audit
-from foqs.model import access_tokens
+from foqs.model import access_tokens, limits
+from foqs.model.access import GRANTS_MAX
 from foqs.model.audit import CHANGES_BYTES_MAX, SUBJECT_BYTES_MAX, AuditFilter, AuditRecord, clipped
 from foqs.model.calls import CallContext
 from foqs.model.errors import InvalidArgumentError, NotFoundError, PermissionDeniedError, UnavailableError
@@ -61,6 +63,10 @@ class Table:
                 self.rows.setdefault(record.place, record)
         if self.away is not None:
             raise self.away
+
+
+def _said(request: Any) -> str:
+    return " ".join([subject_of(request), *changes_of(request, lambda _: None)])
 
 
 class World:
@@ -122,7 +128,7 @@ def test_no_record_of_any_request_tells_a_payload_or_metadata() -> None:
             setattr(struct, field, secret if field in ("payload", "metadata") else None)
         told.update({"payload", "metadata"} & fields.keys())
         for request in (struct, of.SetTopicPoliciesRequest("orders", [struct])):
-            assert secret.decode() not in subject_of(request) + changes_of(request, lambda _: None), name
+            assert secret.decode() not in _said(request), name
     assert told == {"payload", "metadata"}
 
 
@@ -131,7 +137,7 @@ def test_a_request_with_a_token_is_recorded_without_it() -> None:
     for name in AUDITED:
         request = VERBS[name].request()
         request.token = secret
-        assert secret not in subject_of(request) + changes_of(request, lambda _: None), name
+        assert secret not in _said(request), name
 
 
 async def test_a_change_is_recorded_with_who_where_what_and_how_it_ended(world: World) -> None:
@@ -184,6 +190,81 @@ async def test_a_record_has_the_topic_and_the_first_of_the_dedup_ids_that_are_fo
     (record,) = await world.written(1)
     assert (record.verb, record.subject) == ("forgetDedupIds", "dedup_ids[2]='a' topic='t'")
     assert record.outcome == "OK, 1 refused"
+
+
+async def test_every_grant_with_every_role_is_recorded_also_behind_harmless_ones(world: World) -> None:
+    grants = [
+        structs.AccessGrant("billing-test", ["viewer", "viewer"]),
+        structs.AccessGrant("*", ["admin", "operator", "owner"]),
+    ]
+    await world.call("updatePrincipal", structs.UpdatePrincipalRequest("mallory", added=grants, removed=["a", "b*"]))
+    (record,) = await world.written(1)
+    assert record.subject == "name='mallory'"
+    assert record.changes == (
+        "removed[2]='a' 'b*' added[2]=(namespaces='billing-test' roles[2]='viewer')"
+        " (namespaces='*' roles[3]='admin' 'operator' 'owner')"
+    )
+
+
+async def test_every_policy_of_a_batch_is_recorded_with_its_topic_and_settings(world: World) -> None:
+    topic = "p" * limits.TOPIC_BYTES_MAX
+    changes = [structs.TopicPolicyChange("harmless", weight=2), structs.TopicPolicyChange(topic, dequeue_paused=True)]
+    await world.call("setTopicPolicies", of.SetTopicPoliciesRequest("orders", changes))
+    (record,) = await world.written(1)
+    assert record.changes.startswith("changes[2]=(topic='harmless' ")
+    assert f"(topic='{topic}' " in record.changes
+    assert "dequeue_paused=True" in record.changes
+    assert "weight=2" in record.changes
+
+
+async def test_a_change_that_is_longer_than_a_record_is_in_several_with_their_numbers(world: World) -> None:
+    changes = [structs.TopicPolicyChange(f"topic-{number:04}", dequeue_paused=True) for number in range(1_000)]
+    await world.call("setTopicPolicies", of.SetTopicPoliciesRequest("orders", changes))
+    await world.audit.drain()
+    records = [world.table.rows[place] for place in sorted(world.table.rows)]
+    assert 10 < len(records) <= PARTS_MAX
+    for number, record in enumerate(records, 1):
+        assert record.changes.startswith(f"part {number} of {len(records)}: ")
+        assert len(record.changes.encode()) <= CHANGES_BYTES_MAX
+    assert {record.request_id for record in records} == {"r-1"}
+    assert sum(record.count for record in records) == 1, "they are one call"
+    said = " ".join(record.changes for record in records)
+    assert all(f"topic-{number:04}" in said for number in range(1_000))
+
+
+async def test_the_greatest_grants_of_a_principal_lose_nothing(world: World) -> None:
+    grants = [structs.AccessGrant(f"{number:063}*", list(ROLES)) for number in range(GRANTS_MAX)]
+    await world.call("createPrincipal", of.CreatePrincipalRequest("mallory", grants))
+    await world.audit.drain()
+    said = " ".join(record.changes for record in world.table.rows.values())
+    assert said.count("'admin'") == said.count("'owner'") == GRANTS_MAX
+    assert "…" not in said
+
+
+async def test_what_a_record_leaves_out_is_counted_and_a_call_that_did_nothing_is_one_record(world: World) -> None:
+    changes = [structs.TopicPolicyChange("t" * 250 + str(number), reason="r" * 500) for number in range(1_000)]
+    await world.call("setTopicPolicies", of.SetTopicPoliciesRequest("orders", changes * 9))
+    await until(lambda: not world.audit.waiting_count)
+    assert len(world.table.rows) <= PARTS_MAX
+    assert re.search(r"… and 8\d\d\d more$", world.table.rows[max(world.table.rows)].changes)
+    world.table.rows.clear()
+    world.error = InvalidArgumentError("no")
+    with pytest.raises(InvalidArgumentError):
+        await world.call("setTopicPolicies", of.SetTopicPoliciesRequest("orders", changes))
+    await until(lambda: not world.audit.waiting_count)
+    (record,) = world.table.rows.values()
+    assert record.changes.startswith("changes[1000]=(topic='ttt")
+    assert re.search(r"… and 99\d more$", record.changes)
+
+
+async def test_the_further_records_of_a_long_change_take_no_place_from_other_changes(world: World) -> None:
+    world.table.away = UnavailableError("away")
+    changes = [structs.TopicPolicyChange(f"{number:0250}", weight=2) for number in range(1_000)]
+    for _ in range(20):
+        await world.call("setTopicPolicies", of.SetTopicPoliciesRequest("orders", changes))
+    assert world.audit.waiting_count <= trail.WAITING_SUMS_MAX + 20
+    await world.call("removeShard", of.RemoveShardRequest(7))
+    assert world.audit._waiting[-1].verb == "removeShard"
 
 
 async def test_reads_of_one_caller_are_one_record_at_once_and_one_sum_a_minute(world: World) -> None:
@@ -289,7 +370,7 @@ def test_a_token_that_was_pasted_where_its_id_is_asked_for_is_not_recorded() -> 
     token = access_tokens.new_token(bytes(range(access_tokens.RANDOM_BYTES)))
     token_id = access_tokens.parse(token).id
     assert subject_of(of.RevokeTokenRequest(token)) == f"id='foqs_{token_id}_***'"
-    assert token[20:] not in changes_of(of.CreateTokenRequest("mailer", f"of {token}"), lambda _: None)
+    assert token[20:] not in _said(of.CreateTokenRequest("mailer", f"of {token}"))
 
 
 async def test_a_caller_that_makes_up_namespaces_fills_neither_the_log_nor_the_table(world: World) -> None:
@@ -348,8 +429,11 @@ async def test_places_are_kept_for_changes_however_many_sums_wait(world: World) 
 def test_a_record_is_bounded_whatever_the_request_has_in_it() -> None:
     change = structs.TopicPolicyChange("t" * 100_000, reason="\N{SNOWMAN}" * 100_000)
     request = of.SetTopicPoliciesRequest("orders", [change] * 1_000)
-    assert changes_of(request, lambda _: None).startswith("changes[1000]=(topic='ttt")
-    assert len(changes_of(request, lambda _: None).encode()) <= CHANGES_BYTES_MAX
+    for texts_max in (1, PARTS_MAX):
+        texts = texts_of(changes_of(request, lambda _: None), texts_max)
+        assert "changes[1000]=(topic='ttt" in texts[0]
+        assert len(texts) <= texts_max
+        assert all(len(text.encode()) <= CHANGES_BYTES_MAX for text in texts)
     assert len(subject_of(of.DeleteItemsRequest("orders", ["\N{SNOWMAN}" * 9_999])).encode()) <= SUBJECT_BYTES_MAX
     assert namespace_of(of.GetItemRequest(7, "1-1")) == "", "what is no text is the name of no namespace"
     assert clipped("\N{SNOWMAN}" * 9, 10).encode() == "\N{SNOWMAN}\N{SNOWMAN}…".encode()

@@ -14,7 +14,16 @@ import structlog
 from foqs.background.lane import Lane
 from foqs.background.outage_log import OutageLog
 from foqs.background.service import Service
-from foqs.contract.audited import AUDITED, AuditKind, SettingsOf, changes_of, namespace_of, subject_of
+from foqs.contract.audited import (
+    AUDITED,
+    PARTS_MAX,
+    AuditKind,
+    SettingsOf,
+    changes_of,
+    namespace_of,
+    subject_of,
+    texts_of,
+)
 from foqs.host.audit.sums import AuditSums, RecordedAddresses, RecordedNames
 from foqs.model import limits
 from foqs.model.audit import CREDENTIAL_BYTES_MAX, NAME_BYTES_MAX, SIGN_IN, AuditNote, AuditRecord, clipped
@@ -24,7 +33,8 @@ from foqs.model.errors import ErrorCode, FoqsError, PermissionDeniedError
 WAITING_MAX = 1_000
 """Records that wait to be written to the meta database; the log alone has those beyond."""
 WAITING_SUMS_MAX = 800
-"""Records that wait before sums wait no more: the other places are for changes."""
+"""Records that wait before sums, and the further parts of long changes, wait no more: the other places are for changes.
+"""
 WAITING_SIGN_INS_MAX = 400
 """Records that wait before those of refused sign-ins wait no more, because strangers make them."""
 BATCH_RECORDS_MAX = 100
@@ -116,7 +126,7 @@ class Audit(Service):
         finally:
             took_ms = round((self._now_s() - began_s) * 1000)
             record = self._record(context, verb, request, outcome, request_id)
-            self._add(AUDITED[verb], replace(record, changes=changes, took_ms=took_ms))
+            self._add(AUDITED[verb], replace(record, took_ms=took_ms), changes)
 
     def refused(self, context: CallContext, verb: str, request: Any, error: PermissionDeniedError) -> None:
         """Record a call of a caller without the permissions, which is done all the same while access is permissive.
@@ -159,15 +169,20 @@ class Audit(Service):
             outcome=clipped(outcome, NAME_BYTES_MAX),
         )
 
-    def _add(self, kind: AuditKind, record: AuditRecord) -> None:
+    def _add(self, kind: AuditKind, record: AuditRecord, changes: Sequence[str]) -> None:
+        # A call that did nothing hides nothing, so one record has as much of it as fits.
+        parts_max = PARTS_MAX if kind is AuditKind.CHANGE and _has_perhaps_changed(record.outcome) else 1
+        first, *others = (replace(record, changes=text) for text in texts_of(changes, parts_max))
         match kind:
             case AuditKind.CHANGE:
-                self._publish(record, 1, record.took_ms, WAITING_MAX)
+                self._publish(first, 1, record.took_ms, WAITING_MAX)
+                for other in others:
+                    self._publish(other, 0, 0)
             case AuditKind.OF_ITEMS:
                 topic = record.subject.partition(" ")[0] if record.subject.startswith("topic=") else ""
-                self._sum((*_kind_key(record), topic), record, ITEMS_WINDOW_MS)
+                self._sum((*_kind_key(record), topic), first, ITEMS_WINDOW_MS)
             case AuditKind.READ:
-                self._sum(_kind_key(record), record, READS_WINDOW_MS)
+                self._sum(_kind_key(record), first, READS_WINDOW_MS)
 
     def _sum(self, key: tuple[str, ...], record: AuditRecord, window_ms: int) -> None:
         """Add a record to the sum of its kind."""
@@ -258,6 +273,10 @@ def _outcome_of(result: Any) -> str:
     """OK, and how much of a batch was refused."""
     errors = result if isinstance(result, dict) else getattr(result, "errors", None)
     return f"{_OK}, {len(errors)} refused" if errors else _OK
+
+
+def _has_perhaps_changed(outcome: str) -> bool:
+    return outcome.startswith(_OK) or "unknown" in outcome or outcome == ErrorCode.INTERNAL.name
 
 
 def _kind_key(record: AuditRecord) -> tuple[str, ...]:
