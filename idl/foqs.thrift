@@ -933,7 +933,10 @@ struct ListJobsRequest  { 1: required string namespace_name, 2: i32 limit = 100,
 struct ListJobsResponse { 1: list<Job> jobs, 2: string next_page_token }
 /** A call that changed something or showed payloads, or that was refused; or several of the same kind. */
 struct AuditRecord {
-  /** The end of the call, in ms since the epoch, by the clock of the host that was asked. */
+  /**
+   * The time of the record, in ms since the epoch, by the clock of the host that was asked: the end of the call, or the
+   * end of the time whose calls the record sums up. Rows come a few seconds late: continue from 10 s before the newest.
+   */
   1: i64 at_ms,
   /** The process that was asked, and its own count of records. */
   2: string host,
@@ -947,12 +950,15 @@ struct AuditRecord {
   9: string namespace_name,
   /** What the call named in its namespace or in the cluster, as `name=value`. */
   10: string subject,
-  /** What it set, as `name=value` or `name=old -> new`. Never a payload or a token. */
+  /**
+   * What it set, as `name=value` or `name=old -> new`. Never a payload or a token. A long one is several records with the
+   * same request_id, which begin with `part 2 of 3: `. A sum begins with the times of its first and its last call.
+   */
   11: string changes,
   /** OK, or the code of the error. */
   12: string outcome,
   13: i64 took_ms,
-  /** How many calls the record sums up. */
+  /** How many calls the record sums up; 0 for a further part of one. */
   14: i64 count
 }
 /**

@@ -281,6 +281,23 @@ async def test_reads_of_one_caller_are_one_record_at_once_and_one_sum_a_minute(w
     assert records[2].subject == "topic='topic-4'", "the sum has the last one"
 
 
+async def test_a_sum_has_the_time_of_its_record_so_a_reader_that_continues_from_there_misses_nothing(
+    world: World,
+) -> None:
+    world.result = []
+    for _ in range(3):
+        world.now_s += 1
+        await world.call("peekItems", of.PeekItemsRequest("orders", "t"))
+    world.now_s += 2
+    await world.call("removeShard", of.RemoveShardRequest(7))
+    newest_ms = max(record.at_ms for record in await world.written(2))
+    world.now_s += trail.READS_WINDOW_MS / 1000
+    await world.audit._end_windows()
+    (summed,) = [record for record in await world.written(3) if record.count == 2]
+    assert summed.at_ms == round(world.now_s * 1000) > newest_ms
+    assert summed.changes == "calls from 1970-01-01T00:16:42.000Z to 1970-01-01T00:16:43.000Z"
+
+
 async def test_refusals_of_one_caller_are_summed_up_and_say_nothing_of_what_exists(world: World) -> None:
     for number in range(100):
         error = PermissionDeniedError("mailer may not")

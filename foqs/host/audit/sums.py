@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
-from foqs.model.audit import AuditRecord
+from foqs.model.audit import CHANGES_BYTES_MAX, AuditRecord, clipped
 
 NAMES_PER_CALLER_MAX = 50
 """Namespaces that one caller can have named in refusals of a minute, once for each verb. All others are one."""
@@ -24,6 +25,8 @@ class _Window:
     record: AuditRecord
     """The last one, without its count."""
     ends_ms: int
+    since_ms: int = 0
+    """The end of the first call that it counts."""
     count: int = 0
     took_ms: int = 0
 
@@ -41,6 +44,7 @@ class AuditSums:
         """Add a record. Yields what is to be told now: a record with its count and the time that all of it took."""
         window = self._windows.get(key)
         if window is not None and window.ends_ms > record.at_ms >= window.ends_ms - window_ms:
+            window.since_ms = window.since_ms if window.count else record.at_ms
             window.record = record
             window.count += 1
             window.took_ms += record.took_ms
@@ -70,8 +74,16 @@ class AuditSums:
 
 
 def _sums_of(window: _Window) -> Iterator[tuple[AuditRecord, int, int]]:
+    """The record has the times of its calls in its text, because it becomes a record later than they ended."""
     if window.count:
-        yield window.record, window.count, window.took_ms
+        record = window.record
+        times = f"calls from {_utc_of(window.since_ms)} to {_utc_of(record.at_ms)}"
+        changes = clipped(f"{times} {record.changes}".rstrip(), CHANGES_BYTES_MAX)
+        yield replace(record, changes=changes), window.count, window.took_ms
+
+
+def _utc_of(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class RecordedNames:

@@ -194,7 +194,8 @@ class Audit(Service):
         if record.verb == SIGN_IN:
             waiting_max = WAITING_SIGN_INS_MAX
         self._number += 1
-        record = replace(record, number=self._number, count=count, took_ms=took_ms)
+        # A reader continues from the newest time that it has seen, so no record has a time that is over.
+        record = replace(record, at_ms=self._wall_ms(), number=self._number, count=count, took_ms=took_ms)
         _log.info("audit", **asdict(record))
         if len(self._waiting) >= waiting_max:
             self.lost_count += 1
