@@ -95,7 +95,8 @@ struct NewItem {
   /** At least once if absent. */
   9: optional DeliveryPolicy delivery,
   /** 1 to 255 bytes of UTF-8, compared byte by byte. Of the items of a namespace with the same dedup_id only the first
-      one is made, as long as its dedup window lasts; the others get its id. */
+      one is made, as long as its dedup window lasts; the others get its id. An id of an item with an ordering key is
+      known in this key alone, and one of a serial topic in that topic alone. */
   10: optional string dedup_id,
   /** 1 to 128 bytes of UTF-8 without control characters. Items of a topic with the same key are delivered one at a time,
       in the order of priority and commit, in each consumer group by itself. Not with deliver_after_ms or delay_ms. */

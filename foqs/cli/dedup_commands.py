@@ -16,7 +16,7 @@ def dedup() -> None:
 @dedup.command()
 @click.argument("namespace")
 @click.argument("dedup_ids", nargs=-1, required=True, metavar="DEDUP_ID...")
-@click.option("--topic", help="The topic of the ids, where the dedup_scope of NAMESPACE is topic.")
+@click.option("--topic", help="The topic of the ids, where it is serial or the dedup_scope of NAMESPACE is topic.")
 @click.option("--ordering-key", metavar="KEY", help="That of their items, which needs --topic, too.")
 @remote_command
 @confirmed()

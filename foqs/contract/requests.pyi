@@ -30,7 +30,8 @@ class NewItem:
     """At least once if absent."""
     dedup_id: str | None = ...
     """1 to 255 bytes of UTF-8, compared byte by byte. Of the items of a namespace with the same dedup_id only the
-    first one is made, as long as its dedup window lasts; the others get its id."""
+    first one is made, as long as its dedup window lasts; the others get its id. An id of an item with an ordering
+    key is known in this key alone, and one of a serial topic in that topic alone."""
     ordering_key: str | None = ...
     """1 to 128 bytes of UTF-8 without control characters. Items of a topic with the same key are delivered one at a
     time, in the order of priority and commit, in each consumer group by itself. Not with deliver_after_ms or

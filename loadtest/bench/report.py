@@ -75,7 +75,7 @@ _TITLES = {
     "postgres": "PostgreSQL {}, SKIP LOCKED in batches",
     "pgqueuer": "pgqueuer {}",
     "mariadb": "MariaDB {}, SKIP LOCKED as Solid Queue does it (no leases)",
-    "rabbitmq": "RabbitMQ {}, quorum queue (no leases; priorities only since 4.3)",
+    "rabbitmq": "RabbitMQ {}, quorum queue (no leases; strict priorities only since 4.3)",
     "beanstalkd": "beanstalkd {}, fsync for each write",
     "redis": "Redis {}, `appendfsync always`, by Lua script",
 }
