@@ -49,8 +49,8 @@ def list_records(
 ) -> None:
     """List the audit, the oldest records first. JSON is one record a line.
 
-    A record that sums up several calls has their COUNT, and when the first and the last of those calls ended; its subject
-    is that of the last one.
+    A record that sums up several calls has their COUNT, and the times at which the first and the last one ended; its
+    subject is that of the last one.
     """
     with remote.admin() as admin:
         records = _records(admin, since, until, (principal, namespace, verb), limit, is_endless=follow)

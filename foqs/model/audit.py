@@ -41,11 +41,12 @@ PRUNE_AUDIT = "pruneAudit"
 class AuditRecord:
     """A call that was audited, or the sum of several of the same kind.
 
-    at_ms: the time of the record by the clock of its host: at the end of the call, and of a sum at the end of its window;
-    its `changes` begin with the times of its first and its last call.  host: the process that was asked.  number: its own count of
-    records.  credential: the id of the token or the name in the certificate by which the principal was known, or "".
-    subject: the objects that the call named in its namespace or in the cluster.  changes: the settings that it set.
-    outcome: OK, or the code of its error.  took_ms, count: of all calls that this record sums up.
+    at_ms: the time of the record by the clock of its host: the end of the call, or of the window of a sum, whose
+    `changes` begin with the times of its first and its last call.  host: the process that was asked.  number: its own
+    count of records.  credential: the id of the token or the name in the certificate by which the principal was known,
+    or "".  subject: the objects that the call named in its namespace or in the cluster.  changes: the settings that it
+    set.  outcome: OK, or the code of its error.  took_ms, count: of all calls that this record sums up; 0 for a further
+    part of one call.
     """
 
     at_ms: int

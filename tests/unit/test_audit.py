@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import replace
-from itertools import count
 from typing import Any
 
 import pytest
@@ -18,7 +16,7 @@ from structlog.testing import capture_logs
 from foqs.contract import requests as of
 from foqs.contract.audited import AUDITED, PARTS_MAX, AuditKind, changes_of, namespace_of, subject_of, texts_of
 from foqs.contract.names import FIELDS
-from foqs.contract.permissions import ROLES, Permission
+from foqs.contract.permissions import Permission
 from foqs.contract.verbs import VERBS
 from foqs.host.audit import trail
 from foqs.host.audit.sums import (
@@ -29,75 +27,17 @@ from foqs.host.audit.sums import (
     AuditSums,
     RecordedNames,
 )
-from foqs.host.audit.trail import Audit
-from foqs.model import access_tokens, limits
-from foqs.model.access import GRANTS_MAX
+from foqs.model import access_tokens
 from foqs.model.audit import CHANGES_BYTES_MAX, SUBJECT_BYTES_MAX, AuditFilter, AuditRecord, clipped
-from foqs.model.calls import CallContext
 from foqs.model.errors import InvalidArgumentError, NotFoundError, PermissionDeniedError, UnavailableError
 from foqs.model.namespace import NamespaceSettings
-from foqs.model.principal import Principal
 from foqs.wire.codec import structs
-from tests.support.waiting import PATIENCE_S, until
-
-MAILER = CallContext("10.0.0.7", principal=Principal("mailer"), credential="tk_1")
-
-
-class Table:
-    """Keeps records by their places, as the real one does. `away` is the error of a write, which may have been done."""
-
-    def __init__(self) -> None:
-        self.rows: dict[tuple[Any, ...], AuditRecord] = {}
-        self.away: Exception | None = None
-        self.is_done_though_away = False
-        self.tries_count = 0
-        self.gate: threading.Event | None = None
-        """A write stands still until it is set."""
-
-    def write(self, records: Sequence[AuditRecord]) -> None:
-        self.tries_count += 1
-        if self.gate is not None:
-            assert self.gate.wait(PATIENCE_S)
-        if self.away is None or self.is_done_though_away:
-            for record in records:
-                self.rows.setdefault(record.place, record)
-        if self.away is not None:
-            raise self.away
+from tests.support.audit_world import MAILER, World
+from tests.support.waiting import until
 
 
 def _said(request: Any) -> str:
     return " ".join([subject_of(request), *changes_of(request, lambda _: None)])
-
-
-class World:
-    def __init__(self) -> None:
-        self.now_s = 1_000.0
-        self.table = Table()
-        self.settings: dict[str, NamespaceSettings] = {}
-        self.refusals: list[tuple[str, ...]] = []
-        self.audit = Audit(
-            self.table,
-            "a:1#1",
-            lambda: round(self.now_s * 1000),
-            lambda: self.now_s,
-            self.settings.get,
-            (f"r-{number}" for number in count(1)),
-            lambda *refusal: self.refusals.append(refusal),
-        )
-        self.result: object = None
-        self.error: BaseException | None = None
-
-    async def _call(self, context: CallContext, verb: str, request: Any) -> object:
-        if self.error is not None:
-            raise self.error
-        return self.result
-
-    async def call(self, verb: str, request: Any, context: CallContext = MAILER) -> object:
-        return await self.audit.audited(context, verb, request, self._call)
-
-    async def written(self, count: int) -> list[AuditRecord]:
-        await until(lambda: len(self.table.rows) >= count)
-        return [self.table.rows[place] for place in sorted(self.table.rows)]
 
 
 @pytest.fixture
@@ -190,81 +130,6 @@ async def test_a_record_has_the_topic_and_the_first_of_the_dedup_ids_that_are_fo
     (record,) = await world.written(1)
     assert (record.verb, record.subject) == ("forgetDedupIds", "dedup_ids[2]='a' topic='t'")
     assert record.outcome == "OK, 1 refused"
-
-
-async def test_every_grant_with_every_role_is_recorded_also_behind_harmless_ones(world: World) -> None:
-    grants = [
-        structs.AccessGrant("billing-test", ["viewer", "viewer"]),
-        structs.AccessGrant("*", ["admin", "operator", "owner"]),
-    ]
-    await world.call("updatePrincipal", structs.UpdatePrincipalRequest("mallory", added=grants, removed=["a", "b*"]))
-    (record,) = await world.written(1)
-    assert record.subject == "name='mallory'"
-    assert record.changes == (
-        "removed[2]='a' 'b*' added[2]=(namespaces='billing-test' roles[2]='viewer')"
-        " (namespaces='*' roles[3]='admin' 'operator' 'owner')"
-    )
-
-
-async def test_every_policy_of_a_batch_is_recorded_with_its_topic_and_settings(world: World) -> None:
-    topic = "p" * limits.TOPIC_BYTES_MAX
-    changes = [structs.TopicPolicyChange("harmless", weight=2), structs.TopicPolicyChange(topic, dequeue_paused=True)]
-    await world.call("setTopicPolicies", of.SetTopicPoliciesRequest("orders", changes))
-    (record,) = await world.written(1)
-    assert record.changes.startswith("changes[2]=(topic='harmless' ")
-    assert f"(topic='{topic}' " in record.changes
-    assert "dequeue_paused=True" in record.changes
-    assert "weight=2" in record.changes
-
-
-async def test_a_change_that_is_longer_than_a_record_is_in_several_with_their_numbers(world: World) -> None:
-    changes = [structs.TopicPolicyChange(f"topic-{number:04}", dequeue_paused=True) for number in range(1_000)]
-    await world.call("setTopicPolicies", of.SetTopicPoliciesRequest("orders", changes))
-    await world.audit.drain()
-    records = [world.table.rows[place] for place in sorted(world.table.rows)]
-    assert 10 < len(records) <= PARTS_MAX
-    for number, record in enumerate(records, 1):
-        assert record.changes.startswith(f"part {number} of {len(records)}: ")
-        assert len(record.changes.encode()) <= CHANGES_BYTES_MAX
-    assert {record.request_id for record in records} == {"r-1"}
-    assert sum(record.count for record in records) == 1, "they are one call"
-    said = " ".join(record.changes for record in records)
-    assert all(f"topic-{number:04}" in said for number in range(1_000))
-
-
-async def test_the_greatest_grants_of_a_principal_lose_nothing(world: World) -> None:
-    grants = [structs.AccessGrant(f"{number:063}*", list(ROLES)) for number in range(GRANTS_MAX)]
-    await world.call("createPrincipal", of.CreatePrincipalRequest("mallory", grants))
-    await world.audit.drain()
-    said = " ".join(record.changes for record in world.table.rows.values())
-    assert said.count("'admin'") == said.count("'owner'") == GRANTS_MAX
-    assert "…" not in said
-
-
-async def test_what_a_record_leaves_out_is_counted_and_a_call_that_did_nothing_is_one_record(world: World) -> None:
-    changes = [structs.TopicPolicyChange("t" * 250 + str(number), reason="r" * 500) for number in range(1_000)]
-    await world.call("setTopicPolicies", of.SetTopicPoliciesRequest("orders", changes * 9))
-    await until(lambda: not world.audit.waiting_count)
-    assert len(world.table.rows) <= PARTS_MAX
-    assert re.search(r"… and 8\d\d\d more$", world.table.rows[max(world.table.rows)].changes)
-    world.table.rows.clear()
-    world.error = InvalidArgumentError("no")
-    with pytest.raises(InvalidArgumentError):
-        await world.call("setTopicPolicies", of.SetTopicPoliciesRequest("orders", changes))
-    await until(lambda: not world.audit.waiting_count)
-    (record,) = world.table.rows.values()
-    assert record.changes.startswith("changes[1000]=(topic='ttt")
-    assert re.search(r"… and 99\d more$", record.changes)
-
-
-async def test_the_further_records_of_a_long_change_take_no_place_from_other_changes(world: World) -> None:
-    world.table.away = UnavailableError("away")
-    changes = [structs.TopicPolicyChange(f"{number:0250}", weight=2) for number in range(1_000)]
-    for _ in range(20):
-        await world.call("setTopicPolicies", of.SetTopicPoliciesRequest("orders", changes))
-    assert world.audit.waiting_count <= trail.WAITING_SUMS_MAX + 20
-    await world.call("removeShard", of.RemoveShardRequest(7))
-    assert world.audit._waiting[-1].verb == "removeShard"
 
 
 async def test_reads_of_one_caller_are_one_record_at_once_and_one_sum_a_minute(world: World) -> None:
