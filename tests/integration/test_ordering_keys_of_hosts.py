@@ -90,6 +90,29 @@ async def test_a_call_that_waits_gets_the_first_item_of_a_new_key_of_any_host(ho
         await hosts[0].client.ack("jobs", items)
 
 
+async def test_other_hosts_hear_of_the_next_item_of_a_key_once_it_is_free_and_not_before(hosts: Hosts) -> None:
+    (shard,) = await put(hosts[0], 1, 6)
+    owner = next(host for host in hosts if shard in shards_of(host))
+    topic = owner.host._namespaces.number_by_name[b"jobs"], "t"
+    stocks, queues = owner.host._routing._local, owner.host._dispatcher.queues
+    told, tell = list[int](), queues.on_changed
+
+    def changed(about: tuple[int, str]) -> None:
+        if about == topic:
+            told.append(stocks.stock(topic).ready_count)
+        tell(about)
+
+    queues.on_changed = changed
+    for _ in range(5):
+        (item,) = await owner.client.dequeue("jobs", "t", wait_ms=5_000)
+        assert stocks.stock(topic).ready_count == 0
+        assert not await owner.client.dequeue("jobs", "t")
+        told.clear()
+        await owner.client.ack("jobs", item)
+        await until(lambda: bool(told))
+        assert told[-1] == 1
+
+
 async def test_a_pause_ends_the_calls_that_wait_for_keys(hosts: Hosts) -> None:
     await put(hosts[0], 3, 1)
     items = await hosts[0].client.dequeue("jobs", "t", 10, wait_ms=5_000)

@@ -115,13 +115,13 @@ class Dispatcher:
             if queue is None or queue.parts.get(topic.shard_id) is not topic:
                 queue = queues.of(topic)
             base = queue.base_queue or queue
-            queues.on_changed(base.topic)
             if not queue.in_ring and (queue.buffer.sort_keys or topic.window.head != order.LAST):
                 self.rings.enter(queue)
             elif base.keyed_ring is not None:
                 self.rings.relevel(queue)
             if base.in_flight_max and base.keyed_ring is not None:
                 self.rings.retry_lacking(base)
+            queues.on_changed(base.topic)  # Not before: the stock of a base is that of its ring.
             if queue in queues.active:
                 self.deliveries.serve(queue)
         for topic in events.topics_gone:

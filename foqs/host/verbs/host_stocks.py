@@ -177,7 +177,11 @@ def _stock_of_ring(base: TopicQueue, ring: ReadyRing, *, is_short: bool) -> Stoc
     if ring.levels is not None:  # Its keyed topics can have many items each.
         keyed_count = sum([part.keyed.ready for part in base.parts.values() if part.keyed is not None])
     ready_count = keyed_count + max(0, sum([part.ready for part in base.parts.values()]) - base.waiting_count)
-    if not order.FIRST < sort_key < order.LAST:
+    if sort_key == order.LAST:
+        # The key in turn has an item out, and has not left the ring yet.
+        ready_count -= 1
+        return Stock(ready_count) if ready_count > 0 else NO_STOCK
+    if sort_key == order.FIRST:
         return Stock(max(1, ready_count))
     oldest = [found for part in first.parts.values() if (found := part.oldest_due_at()) is not None]
     return Stock(max(1, ready_count), order.urgency_of(sort_key), min(oldest, default=0))
