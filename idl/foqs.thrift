@@ -715,7 +715,7 @@ struct TopicGroup {
   6: bool is_deleted,
   /**
    * The job that copies the items that waited when the group was created: getJob shows its progress, and updateJob with
-   * state FAILED ends it. "" for a group without it.
+   * state FAILED ends it for good (both its end and its rate need MANAGE). "" for a group without it.
    */
   7: string copy_job,
   /** True while that job runs. */

@@ -64,7 +64,7 @@ group.add_command(status)
 @click.argument("job")
 @remote_command
 def cancel(remote: Remote, namespace: str, job: str) -> None:
-    """End JOB, which copies items for a new group. The group keeps what it has, and gets all later items."""
+    """End JOB, which copies items for a new group, for good. The group keeps what it has, and gets all later items."""
     with remote.admin() as admin:
         admin.update_job(namespace, job, state=JobState.FAILED)
     note(f"job {job} copies no more items: hosts follow within a few seconds")

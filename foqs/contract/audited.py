@@ -55,6 +55,19 @@ AUDITED: Mapping[str, AuditKind] = {
     name: kind for name, row in VERBS.items() if (kind := _kind_of(name, row.needs)) is not None
 }
 """The verbs that are audited. It follows from their permissions, so that a new verb is not forgotten."""
+_ALSO_NEEDED = {
+    name: row.needs_also for name, row in VERBS.items() if name not in AUDITED and row.needs_also is not None
+}
+"""The functions whose bits decide for each request if it is audited."""
+
+
+def audit_kind(verb: str, request: Any) -> AuditKind | None:
+    """Return how a call is audited, or None if it is not. The bits that it needs for its content count as well."""
+    kind = AUDITED.get(verb)
+    also = _ALSO_NEEDED.get(verb) if kind is None else None
+    if also is None or not also(request) & _CHANGES:
+        return kind
+    return AuditKind.OF_ITEMS if verb in _OF_ITEMS else AuditKind.CHANGE
 
 
 def namespace_of(request: Any) -> str:

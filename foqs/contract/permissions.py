@@ -10,6 +10,7 @@ from enum import IntFlag
 from typing import Any, Final
 
 from foqs.contract.names import FIELDS, Checked
+from foqs.model.jobs import is_copy_job
 
 
 class Permission(IntFlag):
@@ -64,6 +65,11 @@ ROLES: Final[Mapping[str, Permission]] = {
 
 COSTLY_SETTINGS: Final = tuple(name for name, check in FIELDS["NamespaceSettings"].items() if check is Checked.COSTS)
 """Settings of a namespace that cost the hosts, so that MANAGE alone does not permit them."""
+
+
+def needed_by_job(request: Any) -> Permission:
+    """Return MANAGE for a job that copies items for a new consumer group, because createGroup has begun it."""
+    return Permission.MANAGE if is_copy_job(request.id) else NOTHING
 
 
 def needed_by_recovery(request: Any) -> Permission:

@@ -8,7 +8,13 @@ from enum import Enum, auto
 from typing import Any, NamedTuple
 
 from foqs.contract import requests as of
-from foqs.contract.permissions import NOTHING, Permission, needed_by_recovery, needed_by_settings
+from foqs.contract.permissions import (
+    NOTHING,
+    Permission,
+    needed_by_job,
+    needed_by_recovery,
+    needed_by_settings,
+)
 from foqs.model import access_calls as access
 from foqs.model import calls
 from foqs.model.audit import AuditPage
@@ -149,7 +155,7 @@ VERBS: dict[str, VerbRow] = {
     "purgeDeadLetters": VerbRow(of.PurgeDeadLettersRequest, calls.DeadLettersResult, Whole.CHOSEN, Permission.ALTER),
     # Jobs and exports.
     "createJob": VerbRow(of.CreateJobRequest, Job, Whole.HERE, Permission.ENQUEUE),
-    "updateJob": VerbRow(of.UpdateJobRequest, Job, Whole.HERE, Permission.ENQUEUE),
+    "updateJob": VerbRow(of.UpdateJobRequest, Job, Whole.HERE, Permission.ENQUEUE, needs_also=needed_by_job),
     "getJob": VerbRow(of.GetJobRequest, Job, Whole.HERE, Permission.OBSERVE),
     "listJobs": VerbRow(of.ListJobsRequest, JobPage, Whole.HERE, Permission.OBSERVE, costs="jobs"),
     "planExport": VerbRow(of.PlanExportRequest, calls.ExportPlan, Whole.BY_ALL, Permission.READ),

@@ -135,6 +135,15 @@ def check_consumed(groups: NamespaceGroups | None, topic: str, group: str) -> No
     raise NotFoundError(f"topic {topic!r} has no group {group!r}: create it first (its groups: {named})")
 
 
+def ended_early(group: TopicGroup) -> AlreadyExistsError:
+    """Return the error for a repeated creation of a group whose job was ended before it had copied all items."""
+    return AlreadyExistsError(
+        f"group {group.group!r} of topic {group.topic!r} exists, and job {group.copy_job!r}, which copied the items "
+        "that waited, was ended (state FAILED) and does not continue: delete the group and create it again, "
+        "or keep it with the copies that it has"
+    )
+
+
 class GroupBook:
     """The groups of one topic during a change, which it checks. It does no I/O: the caller stores what it returns."""
 

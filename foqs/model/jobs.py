@@ -9,6 +9,9 @@ from enum import IntEnum
 from foqs.model import limits
 from foqs.model.errors import InvalidArgumentError, NotFoundError, shown
 
+COPY_ID_BYTES = 10
+"""Random bytes in the id of a job that copies items for a new consumer group."""
+_COPY_ID = re.compile(rf"copy-[0-9a-f]{{{2 * COPY_ID_BYTES}}}", re.ASCII)
 _ID = re.compile(rf"[A-Za-z0-9._-]{{1,{limits.JOB_ID_CHARS_MAX}}}", re.ASCII)
 
 
@@ -58,6 +61,16 @@ class JobChanges:
     items_per_second_max: int | None = None
     rows_count: int | None = None
     detail: str | None = None
+
+
+def copy_job_id(random_bytes: bytes) -> str:
+    """Return the id of a job that copies items for a new consumer group."""
+    return f"copy-{random_bytes.hex()}"
+
+
+def is_copy_job(job_id: object) -> bool:
+    """Return True for the id of a job that copies items for a new consumer group."""
+    return isinstance(job_id, str) and _COPY_ID.fullmatch(job_id) is not None
 
 
 def check_job_id(job_id: object) -> str:

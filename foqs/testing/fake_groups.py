@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from foqs.model.groups import GROUPS_COPYING_MAX, GroupBook, TopicGroup
+from foqs.model.groups import GROUPS_COPYING_MAX, GroupBook, TopicGroup, ended_early
 from foqs.model.jobs import JobState
 from foqs.model.policies import NamespacePolicies
 from foqs.model.policy import check_group_of
@@ -37,6 +37,10 @@ class FakeGroups:
             if len(running) >= GROUPS_COPYING_MAX:
                 raise too_many_copies()
             self._jobs.create(tables.named(name), wanted.copy_job, 0, copy_detail(wanted))
+        elif wanted.copy_job:
+            job = tables.jobs.jobs.get(JobKey(number, stored.copy_job))
+            if job is not None and job.state is JobState.FAILED:
+                raise ended_early(stored)
         return self._stored(number, stored)
 
     def delete(self, name: str, topic: str, group: str) -> GroupChange:

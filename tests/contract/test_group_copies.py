@@ -105,6 +105,11 @@ def test_a_copy_that_an_operator_ends_leaves_what_it_has_copied(world: World) ->
     assert count <= 1_000
     assert world.admin.get_job(NS, made.copy_job).state is JobState.FAILED
     assert job.items_count <= count
+    for state in (JobState.RUNNING, JobState.SUCCEEDED):
+        with pytest.raises(foqs.InvalidArgumentError, match="FAILED ends it early"):
+            world.admin.update_job(NS, made.copy_job, state=state)
+    with pytest.raises(foqs.AlreadyExistsError, match="delete the group and create it again"):
+        world.admin.create_group(NS, "t", "audit", from_queued=True)
     world.client.enqueue(NS, "t", b"later")
     assert taken(world) == [b"later"]
 

@@ -15,12 +15,13 @@ from foqs.cluster.ownership.owner_map import OwnerMap
 from foqs.cluster.routing.permission_check import check_permission
 from foqs.cluster.routing.router import Router
 from foqs.contract import requests as of
-from foqs.contract.audited import namespace_of
+from foqs.contract.audited import AuditKind, audit_kind, namespace_of
 from foqs.contract.names import FIELDS, Checked, field_of
 from foqs.contract.permissions import COSTLY_SETTINGS, OF_CLUSTER, OF_NAMESPACE, ROLES, Permission
 from foqs.contract.verbs import VERBS, Call, VerbRow, Whole
 from foqs.model.calls import CallContext
 from foqs.model.errors import ErrorCode, PermissionDeniedError
+from foqs.model.jobs import COPY_ID_BYTES, copy_job_id
 from foqs.model.principal import EVERYBODY, Principal
 from foqs.wire.codec import METHODS
 
@@ -101,6 +102,19 @@ def test_a_verb_is_done_with_exactly_its_bits_and_refused_without_any_one_of_the
             assert (error.code, error.nothing_done, error.retryable) == (ErrorCode.PERMISSION_DENIED, True, False)
         else:
             assert door.call(holder(ALL & ~bit), verb, request_of(verb)) is DONE
+
+
+def test_the_job_that_copies_items_for_a_new_group_is_changed_by_those_who_can_create_groups() -> None:
+    door, copy = Door(orders=1), copy_job_id(bytes(COPY_ID_BYTES))
+    producer = holder(Permission.ENQUEUE | Permission.OBSERVE)
+    assert door.call(producer, "updateJob", of.UpdateJobRequest("orders", "copy-of-last-night")) is DONE
+    for change in ({"state": 2}, {"items_per_second_max": 1}):
+        error = door.refusal(producer, "updateJob", of.UpdateJobRequest("orders", copy, **change))
+        assert error.message.endswith("it lacks MANAGE")
+    manager = holder(Permission.ENQUEUE | Permission.MANAGE)
+    assert door.call(manager, "updateJob", of.UpdateJobRequest("orders", copy, state=2)) is DONE
+    assert audit_kind("updateJob", of.UpdateJobRequest("orders", copy, state=2)) is AuditKind.CHANGE
+    assert audit_kind("updateJob", of.UpdateJobRequest("orders", "import-7", state=2)) is None
 
 
 def test_each_verb_needs_the_bits_that_the_decision_gives_it() -> None:

@@ -12,7 +12,7 @@ from foqs.cluster.routing.by_shard import DividedCalls
 from foqs.cluster.routing.permission_check import check_permission
 from foqs.cluster.routing.routes import Routes
 from foqs.cluster.routing.why_empty import WhyEmpty
-from foqs.contract.audited import AUDITED
+from foqs.contract.audited import audit_kind
 from foqs.contract.requests import DequeueRequest
 from foqs.contract.verbs import VERBS, ByShard, Call, Method, OfShard, Table, Whole
 from foqs.model.calls import CallContext, Delivery
@@ -87,7 +87,7 @@ class Router:
         # Everybody passes the check, so it is not asked: one attribute and one comparison while access is open.
         if context.principal is not EVERYBODY:
             self.check(context, verb, request)
-        if verb in AUDITED and not context.peer:
+        if not context.peer and audit_kind(verb, request) is not None:
             return self._audit.audited(context, verb, request, self._call)
         if verb == "dequeue" and request.want_why:
             return self._dequeue_or_why(context, request)

@@ -15,10 +15,10 @@ from foqs.background.lane import Lane
 from foqs.background.outage_log import OutageLog
 from foqs.background.service import Service
 from foqs.contract.audited import (
-    AUDITED,
     PARTS_MAX,
     AuditKind,
     SettingsOf,
+    audit_kind,
     changes_of,
     namespace_of,
     subject_of,
@@ -126,7 +126,7 @@ class Audit(Service):
         finally:
             took_ms = round((self._now_s() - began_s) * 1000)
             record = self._record(context, verb, request, outcome, request_id)
-            self._add(AUDITED[verb], replace(record, took_ms=took_ms), changes)
+            self._add(audit_kind(verb, request) or AuditKind.CHANGE, replace(record, took_ms=took_ms), changes)
 
     def refused(self, context: CallContext, verb: str, request: Any, error: PermissionDeniedError) -> None:
         """Record a call of a caller without the permissions, which is done all the same while access is permissive.

@@ -14,10 +14,9 @@ from foqs.host.registry.namespaces import Namespaces
 from foqs.model import limits
 from foqs.model.calls import GroupPage
 from foqs.model.groups import NO_GROUPS, TopicGroup
+from foqs.model.jobs import COPY_ID_BYTES, copy_job_id
 from foqs.model.namespace import check_namespace_name
 from foqs.model.topic_name import check_group
-
-_JOB_ID_BYTES = 10
 
 
 class GroupVerbs:
@@ -44,7 +43,7 @@ class GroupVerbs:
         delay_ms = arguments.check_range("delay_ms", request.delay_ms, 0, limits.DELAY_MS_MAX)
         wanted = TopicGroup(topic, group, False, ttl_ms, delay_ms, self._wall_ms())
         if request.from_queued:
-            wanted = replace(wanted, copy_job=f"copy-{self._random_bytes(_JOB_ID_BYTES).hex()}", is_copying=True)
+            wanted = replace(wanted, copy_job=copy_job_id(self._random_bytes(COPY_ID_BYTES)), is_copying=True)
         return await self._group_calls.create(namespace_name, wanted)
 
     async def delete_group(self, request: of.DeleteGroupRequest) -> None:

@@ -12,7 +12,7 @@ from foqs.model import limits
 from foqs.model.calls import CallContext, EnqueueResult
 from foqs.model.errors import FoqsError, InvalidArgumentError, RateLimitedError, shown
 from foqs.model.item import ItemEvent
-from foqs.model.jobs import Job, JobPage, check_job_id, checked_changes
+from foqs.model.jobs import Job, JobPage, JobState, check_job_id, checked_changes, is_copy_job
 from foqs.storage.meta.meta_jobs import JobKey
 
 Enqueue = Callable[[CallContext, of.EnqueueRequest], Awaitable[EnqueueResult]]
@@ -83,6 +83,11 @@ class JobCalls:
         job_id = check_job_id(request.id)
         key = JobKey(namespace.number, job_id)
         changes = checked_changes(request.state, request.items_per_second_max, request.rows_count, request.detail)
+        if is_copy_job(job_id) and request.state not in (None, JobState.FAILED):
+            raise InvalidArgumentError(
+                f"state of job {job_id} is {JobState(request.state).name}, but hosts end the job of a new group once "
+                "all is copied, and it does not begin again: FAILED ends it early"
+            )
         self._namespaces.require_durable()
         await self._jobs.write(key)
         updated = await self._calls.run(lambda meta: meta.jobs.update(namespace, job_id, changes))

@@ -87,6 +87,12 @@ def begin_copy(connection: Connection, number: int, namespace_name: str, group: 
     insert_job(connection, number, namespace_name, group.copy_job, 0, copy_detail(group))
 
 
+def is_ended_early(connection: Connection, number: int, group: TopicGroup) -> bool:
+    """Return True if somebody has ended the copy, so that the group lacks items."""
+    state = connection.execute(select(JOB.c.state).where(_is_job(number, group))).scalar()
+    return state == JobState.FAILED
+
+
 def end_copy(connection: Connection, number: int, group: TopicGroup, state: JobState | None) -> None:
     """End a copy, and set the state of its job, unless `state` is None."""
     connection.execute(update(TOPIC_GROUP).where(_is(number, group)).values(is_copying=0))

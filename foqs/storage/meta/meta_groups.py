@@ -10,11 +10,11 @@ from sqlalchemy.dialects.mysql import insert
 
 from foqs.model.census import Census
 from foqs.model.errors import PausedError
-from foqs.model.groups import GroupBook, TopicGroup
+from foqs.model.groups import GroupBook, TopicGroup, ended_early
 from foqs.model.jobs import JobState
 from foqs.model.topic_name import group_range, parts
 from foqs.storage.meta.meta_censuses import counted, delete_census, insert_census
-from foqs.storage.meta.meta_group_copies import begin_copy, end_copy, lock_jobs
+from foqs.storage.meta.meta_group_copies import begin_copy, end_copy, is_ended_early, lock_jobs
 from foqs.storage.meta.meta_policies import check_new_group, lock_number, note_change
 from foqs.storage.meta.meta_rows import Blocks, Kind
 from foqs.storage.meta.meta_sessions import MetaSessions, in_transaction
@@ -62,7 +62,8 @@ class MetaGroups:
     def create(self, connection: Connection, namespace_name: str, wanted: TopicGroup) -> GroupChange:
         """Store a group, and ask all shards to follow. The record of its job is made with it, if it has one.
 
-        Raises the errors of `GroupBook.create`, and OverloadedError for too many jobs that run.
+        Raises the errors of `GroupBook.create`, AlreadyExistsError if its job was ended early, and OverloadedError for
+        too many jobs that run.
         """
         if wanted.copy_job:
             lock_jobs(connection)
@@ -72,6 +73,8 @@ class MetaGroups:
         stored = book.create(wanted)
         if stored is wanted and wanted.copy_job:
             begin_copy(connection, number, namespace_name, wanted)
+        elif wanted.copy_job and is_ended_early(connection, number, stored):
+            raise ended_early(stored)
         return _stored(connection, number, stored)
 
     @in_transaction
