@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from foqs.config import ENVIRONMENT_PREFIX, HostConfig
-from foqs.model import limits
+from foqs.model import access, aging, failures, groups, limits, policy, serial, topic_name
 from foqs.model.errors import ERROR_BY_CODE, ErrorCode
 from foqs.model.namespace import SETTING_BOUNDS, SETTING_CHOICES, SETTING_RATES, SETTING_TEXTS, NamespaceSettings
 from foqs.spark.columns import COLUMNS
@@ -152,11 +152,57 @@ LIMITS_MET: Mapping[str, Sequence[str]] = {
     ),
 }  # fmt: skip
 """Limits that a caller or an operator can meet, by the part of docs/limits.md that has them."""
+LIMITS_BESIDE: Mapping[str, Mapping[str, str]] = {
+    "Groups, keys and policies": {
+        "GROUPS_PER_TOPIC_MAX": "Consumer groups of a topic, beside its own.",
+        "GROUPS_PER_NAMESPACE_MAX": "Consumer groups of all topics of a namespace.",
+        "GROUPS_COPYING_MAX": "Jobs of a cluster that copy waiting items for new groups, at the same time.",
+        "GROUP_BYTES_MAX": "The longest name of a group, in bytes of UTF-8.",
+        "COPIES_PER_CALL_MAX": "Items of one enqueue, counted once for each group that gets a copy. Their payload and "
+        "metadata, counted as often, have at most FRAME_BYTES_MAX.",
+        "ORDERING_KEY_BYTES_MAX": "The longest ordering key, in bytes of UTF-8. With the topic, and the group if there "
+        "is one, it has up to TOPIC_BYTES_MAX.",
+        "FAIRNESS_KEY_BYTES_MAX": "The longest fairness key, in bytes of UTF-8, with the same bound for all names.",
+        "KEY_BUCKETS_MAX": "The highest `key_buckets` of a policy.",
+        "KEY_BATCH_MAX": "The highest `key_batch` of a policy.",
+        "IN_FLIGHT_MAX": "The highest `in_flight_max` of a policy.",
+        "DEPTH_MAX": "The highest `depth_max` of a policy.",
+        "AGING_MS_MAX": "The highest `aging_ms_per_priority` of a policy.",
+    },
+    "Reasons": {
+        "REASON_BYTES_MAX": "The longest reason of a nack or a release, in bytes of UTF-8. A longer one is cut.",
+        "DEATH_REASON_BYTES_MAX": "The longest reason of death of a dead letter, in bytes. A longer one is cut.",
+        "FAILURES_BYTES_MAX": "All that an item keeps of its last failures. Older ones are forgotten.",
+        "FAILURES_SHOWN_MAX": "Failures of an item that `getItem` shows.",
+    },
+    "Principals": {
+        "PRINCIPALS_MAX": "Principals of a cluster.",
+        "GRANTS_MAX": "Grants of one principal.",
+        "CREDENTIALS_MAX": "Tokens and certificates of one principal, together.",
+        "LABEL_BYTES_MAX": "The longest label of a token or certificate, in bytes.",
+        "TOKEN_LIFE_MS_MAX": "The longest life of a token that expires.",
+        "CERTIFICATE_NAME_BYTES_MAX": "The longest name of a certificate of a caller, in bytes.",
+        "CERTIFICATE_NAMES_MAX": "Names of one certificate that a host checks.",
+    },
+}
+"""Limits that stand beside what they bound, with their meanings, by the part of docs/limits.md that has them."""
+BESIDE = (access, aging, failures, groups, policy, serial, topic_name)
+"""The modules that these limits are in."""
 
 
 def limits_met(path: Path) -> str:
     rows = {row[0]: row for _, found in _limit_sections(path.read_text()) for row in found}
     return _limit_tables((title, [rows[f"`{name}`"] for name in names]) for title, names in LIMITS_MET.items())
+
+
+def limits_beside() -> str:
+    values: dict[str, object] = {}
+    for module in BESIDE:
+        values |= vars(module)
+    return _limit_tables(
+        (title, [[f"`{name}`", amount(name, values[name]), meaning] for name, meaning in meanings.items()])
+        for title, meanings in LIMITS_BESIDE.items()
+    )
 
 
 def limits_inside(path: Path) -> str:

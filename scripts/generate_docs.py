@@ -20,6 +20,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "host-config": code_tables.host_config,
     "namespace-settings": code_tables.namespace_settings,
     "limits": lambda: code_tables.limits_met(ROOT / "foqs/model/limits.py"),
+    "limits-beside": code_tables.limits_beside,
     "limits-internal": lambda: code_tables.limits_inside(ROOT / "foqs/model/limits.py"),
     "metrics": lambda: code_tables.metrics(ROOT / "foqs/host", ROOT / "foqs/cluster", ROOT / "foqs/transport"),
     "errors": code_tables.errors,

@@ -32,7 +32,9 @@ NOT_HERE = {
     65: "TLS: handshakes",
     66: "identity: what a principal may do",
 }
-"""Rows that concern what this host does not offer: TLS and identities."""
+"""Rows about TLS and identities: tests/attack has them, in test_tls.py, test_identities.py and
+test_permissions_of_callers.py.
+"""
 
 SHORT_MS = 50
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shlex
 from pathlib import Path
@@ -77,8 +78,18 @@ def test_each_limit_is_on_one_page_and_has_a_meaning() -> None:
         for row in _LIMIT.findall((ROOT / "docs" / page).read_text())
     ]
     units = {"KIB", "MIB", "SECOND_MS", "MINUTE_MS", "HOUR_MS", "DAY_MS", "NEVER_MS"}
-    assert sorted(name for name, _, _ in rows) == sorted({name for name in vars(limits) if name.isupper()} - units)
+    beside = [name for names in code_tables.LIMITS_BESIDE.values() for name in names]
+    bounds = [name for name in vars(limits) if name.isupper() and name not in units]
+    assert sorted(name for name, _, _ in rows) == sorted(bounds + beside)
     assert [name for name, _, meaning in rows if not meaning] == []
+
+
+def test_each_bound_of_a_module_that_has_some_of_the_limits_is_among_them() -> None:
+    shown = {name for names in code_tables.LIMITS_BESIDE.values() for name in names}
+    for module in code_tables.BESIDE:
+        own = set(re.findall(r"^([A-Z]\w*_MAX)\b.* =", inspect.getsource(module), re.MULTILINE))
+        assert own, module.__name__
+        assert own - shown == set(), module.__name__
 
 
 def test_every_generated_part_is_shown_somewhere() -> None:
