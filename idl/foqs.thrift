@@ -254,7 +254,7 @@ struct DequeueResponse {
 
 struct AckRequest {
   1: required string namespace_name,
-  /** Receipts, or bare ids, for which the lease is not checked. */
+  /** Receipts, or bare ids, for which the lease is not checked and the caller needs ALTER as for deleteItems. */
   2: required list<string> receipts,
   /**
    * Set it to true if an earlier attempt of this call got no response and may have been done. A receipt whose item is

@@ -27,7 +27,7 @@ class AuditKind(Enum):
 
 
 _CHANGES = Permission.ALTER | Permission.MANAGE | Permission.OPERATE | Permission.ACCESS
-_OF_ITEMS = frozenset({"deleteItems", "forgetDedupIds", "redriveDeadLetters", "purgeDeadLetters"})
+_OF_ITEMS = frozenset({"ack", "deleteItems", "forgetDedupIds", "redriveDeadLetters", "purgeDeadLetters"})
 _ONLY_SHOWS = ("get", "list")
 _UNSAID = frozenset({"page_token", "limit", "token"})
 """Fields that say nothing of the change, or must not be recorded."""
@@ -59,13 +59,17 @@ _ALSO_NEEDED = {
     name: row.needs_also for name, row in VERBS.items() if name not in AUDITED and row.needs_also is not None
 }
 """The functions whose bits decide for each request if it is audited."""
+PERHAPS_AUDITED = AUDITED.keys() | _ALSO_NEEDED.keys()
+"""The verbs of which some or all calls are audited."""
+_UNAUDITED_IN_OPEN = frozenset({"ack"})
+"""The verbs that need nothing more for their content while access is open, which is decided without a look at it."""
 
 
-def audit_kind(verb: str, request: Any) -> AuditKind | None:
+def audit_kind(verb: str, request: Any, *, is_open: bool = False) -> AuditKind | None:
     """Return how a call is audited, or None if it is not. The bits that it needs for its content count as well."""
     kind = AUDITED.get(verb)
     also = _ALSO_NEEDED.get(verb) if kind is None else None
-    if also is None or not also(request) & _CHANGES:
+    if also is None or (is_open and verb in _UNAUDITED_IN_OPEN) or not also(request) & _CHANGES:
         return kind
     return AuditKind.OF_ITEMS if verb in _OF_ITEMS else AuditKind.CHANGE
 
@@ -90,7 +94,7 @@ def subject_of(request: Any) -> str:
 def changes_of(request: Any, settings_of: SettingsOf) -> list[str]:
     """Return the values that the request sets, as `name=value`, and for settings of a namespace `name=old -> new`.
 
-    Each element of a list is a text of its own, so a record that is too short for all cuts between two of them.
+    Each element of a list is a text of its own, so a record that is too short for all ends between two elements.
     """
     said = list(_said(request, _is_change))
     settings = getattr(request, "settings", None)

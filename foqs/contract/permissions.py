@@ -10,6 +10,7 @@ from enum import IntFlag
 from typing import Any, Final
 
 from foqs.contract.names import FIELDS, Checked
+from foqs.model import ids
 from foqs.model.jobs import is_copy_job
 
 
@@ -65,6 +66,11 @@ ROLES: Final[Mapping[str, Permission]] = {
 
 COSTLY_SETTINGS: Final = tuple(name for name, check in FIELDS["NamespaceSettings"].items() if check is Checked.COSTS)
 """Settings of a namespace that cost the hosts, so that MANAGE alone does not permit them."""
+
+
+def needed_by_ack(request: Any) -> Permission:
+    """Return ALTER for bare ids, which delete items in any state. Receipts need nothing: consumers have them."""
+    return Permission.ALTER if any(map(ids.is_bare, request.receipts or ())) else NOTHING
 
 
 def needed_by_job(request: Any) -> Permission:

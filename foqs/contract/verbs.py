@@ -11,6 +11,7 @@ from foqs.contract import requests as of
 from foqs.contract.permissions import (
     NOTHING,
     Permission,
+    needed_by_ack,
     needed_by_job,
     needed_by_recovery,
     needed_by_settings,
@@ -105,7 +106,9 @@ class VerbRow(NamedTuple):
 VERBS: dict[str, VerbRow] = {
     "enqueue": VerbRow(of.EnqueueRequest, calls.EnqueueResult, Whole.PLACED, Permission.ENQUEUE),
     "dequeue": VerbRow(of.DequeueRequest, list[calls.Delivery], Whole.PULLED, Permission.CONSUME),
-    "ack": VerbRow(of.AckRequest, calls.PositionErrors, ByShard("receipts"), Permission.CONSUME),
+    "ack": VerbRow(
+        of.AckRequest, calls.PositionErrors, ByShard("receipts"), Permission.CONSUME, needs_also=needed_by_ack
+    ),
     "nack": VerbRow(of.NackRequest, calls.PositionErrors, ByShard("nacks", id_field="receipt"), Permission.CONSUME),
     "extendLease": VerbRow(
         of.ExtendRequest, calls.PositionErrors, ByShard("receipts", also="begun"), Permission.CONSUME

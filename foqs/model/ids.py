@@ -43,6 +43,11 @@ def item_id_of(receipt: str) -> str:
     return receipt[: receipt.rindex(":")]
 
 
+def is_bare(text: object) -> bool:
+    """Return True for the id of an item, which names no delivery."""
+    return isinstance(text, str) and ":" not in text and _TEXT.fullmatch(text) is not None
+
+
 def parse(text: object) -> tuple[int, int, int]:
     """Return the shard id, primary key and delivery number of a receipt; the delivery number of a bare id is 0.
 

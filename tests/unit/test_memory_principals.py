@@ -39,6 +39,8 @@ def test_each_principal_does_what_its_roles_permit_and_no_more(queue: MemoryQueu
         mailer.enqueue("mails", "t", b"y")
     (item,) = mailer.dequeue("mails", "t", 10)
     assert item.payload == b"x"
+    with pytest.raises(foqs.PermissionDeniedError, match="it lacks ALTER for bare item ids"):
+        mailer.ack("mails", item.id)
     mailer.ack("mails", item)
     assert mailer.dequeue("mails.eu", "t", 1) == []
     with pytest.raises(foqs.PermissionDeniedError, match="in namespace 'orders'"):

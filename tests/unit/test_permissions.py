@@ -39,6 +39,7 @@ class Door:
         """`numbers` has the namespaces that there are."""
         self.numbers = numbers
         self.done: list[str] = []
+        self.audits: list[str] = []
         table = {verb: self._method(verb) for verb in VERBS}
         routes = SimpleNamespace(number_of=self.number_of, is_unknown=lambda name: False)
         self.noted: list[tuple[str, str, str]] = []
@@ -49,6 +50,7 @@ class Door:
         self.noted.append((context.principal.name, verb, namespace_of(request)))
 
     def audited(self, context: CallContext, verb: str, request: Any, call: Call) -> Any:
+        self.audits.append(verb)
         return call(context, verb, request)
 
     def number_of(self, namespace_name: str) -> int | None:
@@ -115,6 +117,24 @@ def test_the_job_that_copies_items_for_a_new_group_is_changed_by_those_who_can_c
     assert door.call(manager, "updateJob", of.UpdateJobRequest("orders", copy, state=2)) is DONE
     assert audit_kind("updateJob", of.UpdateJobRequest("orders", copy, state=2)) is AuditKind.CHANGE
     assert audit_kind("updateJob", of.UpdateJobRequest("orders", "import-7", state=2)) is None
+
+
+def test_an_ack_of_a_bare_id_needs_alter_and_is_audited_and_one_of_receipts_is_not() -> None:
+    door, consumer = Door(orders=1), holder(Permission.CONSUME | Permission.OBSERVE)
+    receipts, bare = of.AckRequest("orders", ["1-1:1", "?"]), of.AckRequest("orders", ["1-1:1", "2-1"])
+    assert door.call(consumer, "ack", receipts) is DONE
+    error = door.refusal(consumer, "ack", bare)
+    assert "it lacks ALTER for bare item ids" in error.message
+    assert "receipts" in error.message
+    assert "deleteItems" in error.message
+    assert door.audits == []
+    assert door.call(EVERYBODY, "ack", bare) is DONE
+    assert door.audits == []
+    assert door.call(holder(Permission.CONSUME | Permission.ALTER), "ack", bare) is DONE
+    assert door.call(consumer, "ack", bare, peer="other:1") is DONE, "the other host has checked and recorded it"
+    assert door.audits == ["ack"]
+    assert audit_kind("ack", bare) is AuditKind.OF_ITEMS
+    assert audit_kind("ack", receipts) is None
 
 
 def test_each_verb_needs_the_bits_that_the_decision_gives_it() -> None:

@@ -308,8 +308,8 @@ class AsyncClient(AsyncBaseClient):
     ) -> PositionErrors:
         """Delete finished items; an item acked without an error is never redelivered.
 
-        receipts: an Item, a receipt or a bare id, whose error is raised: StaleLeaseError if the lease was lost,
-            NotFoundError if no item has the bare id. Or many: then BatchError has the errors by position.
+        receipts: an Item, a receipt or (with ALTER) a bare id, whose error is raised: StaleLeaseError if the lease was
+            lost, NotFoundError if no item has the bare id. Or many: then BatchError has the errors by position.
         After a lost response it is repeated and gets the true outcome: success if the item is deleted, StaleLeaseError
         only if it still exists. OutcomeUnknownError if the outcome stays unknown.
         """

@@ -18,6 +18,11 @@ from foqs.model.principal import Principal
 NumberOf = Callable[[str], int | None]
 """Returns the number of a namespace; None for an unknown name."""
 
+_ADVICE = {
+    "ack": " for bare item ids, which delete items in any state: give the receipts of deliveries, or use deleteItems "
+    "with that permission"
+}
+"""The advice for callers that hold the bits of the verb, and lack one for the content of their request."""
 _OF_CLUSTER, _OF_NAMESPACE = int(OF_CLUSTER), int(OF_NAMESPACE)
 
 
@@ -71,7 +76,8 @@ def check_permission(context: CallContext, verb: str, request: Any, number_of: N
 
 def _denied(who: Principal, verb: str, demand: _Demand, request: Any, missing: int) -> PermissionDeniedError:
     lacks = ", ".join(one.name or "" for one in Permission(missing))
-    return PermissionDeniedError(f"{who.name} may not call {verb} {_where(demand, request)}: it lacks {lacks}")
+    advice = _ADVICE.get(verb, "") if not missing & demand.bits else ""
+    return PermissionDeniedError(f"{who.name} may not call {verb} {_where(demand, request)}: it lacks {lacks}{advice}")
 
 
 def _held(who: Principal, demand: _Demand, request: Any, number_of: NumberOf) -> int:
