@@ -69,7 +69,7 @@ class FakeGroups:
         if tables.epochs and done >= tables.epochs.keys():
             self._end_copy(number, known, JobState.SUCCEEDED)
             return None
-        return CopyView(job.items_per_second_max, done)
+        return CopyView(job.items_per_second_max, done, len(tables.epochs.keys() - done))
 
     def _end_copy(self, number: int, group: TopicGroup, state: JobState | None) -> None:
         tables, key = self._reach().tables, JobKey(number, group.copy_job)

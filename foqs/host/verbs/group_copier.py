@@ -12,6 +12,7 @@ from foqs.background.service import Service
 from foqs.host.registry.namespaces import Namespaces
 from foqs.host.shards.shards import Shards
 from foqs.host.shards.waiting import Answer, Waiting
+from foqs.host.verbs.copy_pace import CopyPace
 from foqs.host.verbs.exports import Exports
 from foqs.model import limits, order
 from foqs.model.aging import aging_place
@@ -81,8 +82,7 @@ class GroupCopier(Service):
         self._now_s = now_s
         self._works: dict[tuple[CopyKey, int], _Work] = {}
         """The copies under way, by copy and shard."""
-        self._paused_until_s: dict[CopyKey, float] = {}
-        """The times at which the rates of jobs admit more items."""
+        self._paces: dict[CopyKey, CopyPace] = {}
 
     async def _start(self) -> None:
         outage = OutageLog(self._now_s, "group_copy_waits", "group_copy_goes_on")
@@ -115,22 +115,27 @@ class GroupCopier(Service):
                 work.shard.group_copies.end(copy)
                 if writer is not None and writer.shard is work.shard:
                     writer.wake()
-        self._paused_until_s = {copy: at_s for copy, at_s in self._paused_until_s.items() if copy in active}
+        self._paces = {copy: pace for copy, pace in self._paces.items() if copy in active}
 
     async def _copy(self, copy: CopyKey, namespace: Namespace, group: TopicGroup) -> None:
-        """Do a turn of one copy on each shard, and report the totals."""
+        """Do a turn of one copy on each shard, and report the totals. A copy that its rate pauses has no turn now."""
         view = await self._report(copy, group, {})
         failures: list[FoqsError] = []
-        for writer, shard in list(self._shards.owned()):
+        owned = list(self._shards.owned())
+        pace = self._paces.setdefault(copy, CopyPace())
+        if view is not None:
+            own_count = sum([shard.shard_id not in view.done for _, shard in owned])
+            pace.set_share(view.items_per_second_max, own_count, view.open_count, self._now_s())
+        for writer, shard in owned:
             work = self._works.get((copy, shard.shard_id))
             if work is None or work.shard is not shard:
                 work = self._works[copy, shard.shard_id] = _Work(shard)
                 shard.group_copies.begin(copy)
                 writer.wake()
-            if view is None or shard.shard_id in view.done:
+            if view is None or shard.shard_id in view.done or not pace.is_free(self._now_s()):
                 continue
             try:
-                await self._turn(copy, namespace, group, work, view.items_per_second_max)
+                await self._turn(copy, namespace, group, work, pace)
             except FoqsError as error:
                 work.place = None  # It is read again: the outcome of a step can be unknown.
                 failures.append(error)
@@ -142,10 +147,8 @@ class GroupCopier(Service):
     async def _report(self, copy: CopyKey, group: TopicGroup, shards: Mapping[int, ShardCopy]) -> CopyView | None:
         return await self._namespaces.calls.run(lambda meta: meta.group_copies.report(copy.namespace, group, shards))
 
-    async def _turn(
-        self, copy: CopyKey, namespace: Namespace, group: TopicGroup, work: _Work, items_per_second_max: int
-    ) -> None:
-        """Copy items of one shard, for TURN_MS at most."""
+    async def _turn(self, copy: CopyKey, namespace: Namespace, group: TopicGroup, work: _Work, pace: CopyPace) -> None:
+        """Copy items of one shard, until the rate pauses the copy, and for TURN_MS at most."""
         until_s = self._now_s() + TURN_MS / 1000
         if work.place is None:
             work.place = await self._exports.copy_place(work.shard.shard_id, copy)
@@ -153,21 +156,17 @@ class GroupCopier(Service):
         # An item that was made before the group, and whose dedup id is being checked, can come later.
         if work.place is None or work.shard.waits_up_to(work.place.up_to):
             return
-        while work.read_to < work.place.up_to and self._now_s() < until_s:
-            pause_s = self._paused_until_s.get(copy, 0.0) - self._now_s()
-            if pause_s > 0:
-                await asyncio.sleep(min(pause_s, TURN_MS / 1000))
-                continue
-            count = await self._step(copy, namespace, group, work)
-            if items_per_second_max:
-                self._paused_until_s[copy] = self._now_s() + count / items_per_second_max
+        while work.read_to < work.place.up_to and self._now_s() < until_s and pace.is_free(self._now_s()):
+            items_max = pace.step_items_max(STEP_ITEMS_MAX)
+            count = await self._step(copy, namespace, group, work, items_max)
+            pace.charge(count, self._now_s())
 
-    async def _step(self, copy: CopyKey, namespace: Namespace, group: TopicGroup, work: _Work) -> int:
+    async def _step(self, copy: CopyKey, namespace: Namespace, group: TopicGroup, work: _Work, items_max: int) -> int:
         """Copy the next items, and return their number."""
         shard, place = work.shard, work.place
         assert place is not None, "it was read"
         # A part of the buffer of the shard, or a step would wait until nobody else enqueues.
-        count_max = max(1, min(STEP_ITEMS_MAX, limits.ENQUEUE_BUFFER_ITEMS_MAX // BUFFER_PARTS))
+        count_max = max(1, min(items_max, limits.ENQUEUE_BUFFER_ITEMS_MAX // BUFFER_PARTS))
         bytes_max = max(1, min(STEP_BYTES_MAX, limits.ENQUEUE_BUFFER_BYTES_MAX // BUFFER_PARTS))
         rows, up_to = await self._exports.rows_to_copy(
             shard, namespace, group.topic, work.read_to, place.up_to, count_max, bytes_max

@@ -37,6 +37,8 @@ class CopyView(NamedTuple):
     items_per_second_max: int
     done: frozenset[int]
     """The shards that have copied all."""
+    open_count: int
+    """The number of the cluster's other shards."""
 
 
 class MetaGroupCopies:
@@ -68,10 +70,11 @@ class MetaGroupCopies:
         counted = {"items_count": sum(one.copied for one in found), "updated_at": SERVER_NOW_MS}
         connection.execute(update(JOB).where(_is_job(number, group)).values(counted))
         done = frozenset([one.shard_id for one in found if one.is_done])
-        if (shard_ids := _shards(connection)) and done >= shard_ids:
+        shard_ids = _shards(connection)
+        if shard_ids and done >= shard_ids:
             end_copy(connection, number, group, JobState.SUCCEEDED)
             return None
-        return CopyView(job.items_per_second_max, done)
+        return CopyView(job.items_per_second_max, done, len(shard_ids - done))
 
 
 def lock_jobs(connection: Connection) -> None:
