@@ -120,13 +120,14 @@ def test_the_grouping_of_the_docs_finds_the_shards_that_a_host_finds(tmp_path: P
     by_slot = [slot % 3 for slot in range(SLOTS_COUNT)]
     dedup_ids = [f"id-{number}-ä€" for number in range(50)]
     items = [{"dedup_id": dedup_id} for dedup_id in dedup_ids] + [{"topic": "plain"}]
+    items.append({"dedup_id": "id-0-ä€", "ordering_key": "a"})
     shard_map = {"shard_by_slot": by_slot, "key_spread": key_spread}
     arguments = ", ".join(map(json.dumps, [shard_map, "näme", items]))
     program = tmp_path / "grouping.js"
     program.write_text(f"{example('javascript')}\nconsole.log(JSON.stringify([...byShard({arguments})]));\n")
     expected: dict[int | None, list[dict[str, str]]] = {}
     for item in items:
-        dedup_id = item.get("dedup_id")
+        dedup_id = None if "ordering_key" in item else item.get("dedup_id")
         shard_id = None if dedup_id is None else by_slot[slot_of("näme", dedup_id, key_spread)]
         expected.setdefault(shard_id, []).append(item)
     assert json.loads(run_node(program)) == [list(group) for group in expected.items()]
