@@ -212,14 +212,16 @@ _MOVES: Final = {
         Phase.SETTLING: (0, 0, 0),
     },
     Phase.SETTLING: {
-        Phase.READY: (0, -1, -1),
+        Phase.PREFETCHED: (0, -1, 0),
         Phase.LEASED: (0, 0, 0),
-        Phase.SETTLING: (0, 0, 0),
         Phase.GONE: (-1, -1, -1),
     },
     Phase.GONE: {},
 }  # fmt: skip
-"""The life cycle of an item, as docs/concepts.md draws it: the phases that can follow each phase."""
+"""The life cycle of an item, as docs/concepts.md draws it: the phases that can follow each phase.
+
+SETTLING does not follow itself: an item is settled once.
+"""
 
 _COUNTS: Final = [[_MOVES[old].get(new) for new in Phase] for old in Phase]
 """The same table by number, because hashing an enumeration member costs more than the rest of a move."""

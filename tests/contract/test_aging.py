@@ -40,6 +40,20 @@ def test_an_item_that_has_waited_precedes_more_urgent_ones_that_came_later(world
     assert shown(world.client.dequeue(NS, "t", 10)) == expected
 
 
+def test_the_first_items_of_a_topic_with_dedup_ids_have_places_as_all_others(world: World) -> None:
+    age(world)
+    new = [NewItem("t", payload, priority, dedup_id=payload.decode()) for payload, priority in ((b"a", 10), (b"b", 0))]
+    world.client.enqueue_many(NS, new)
+    world.let_pass(GAP_MS + 200)
+    put(world, b"late", 0)
+    put(world, b"most urgent", -100)
+    expected = [(b"most urgent", -100), (b"b", 0), (b"a", 10), (b"late", 0)]
+    items = world.client.dequeue(NS, "t", 10)
+    assert shown(items) == expected
+    world.client.nack(NS, items)
+    assert shown(world.admin.peek_items(NS, "t", 10).items) == expected, "their rows stay where they were"
+
+
 def test_a_topic_that_does_not_age_has_strict_priorities(world: World) -> None:
     age(world, "other")
     put(world, b"low", 10)

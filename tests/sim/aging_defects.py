@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from unittest.mock import patch
 
 from foqs.model.aging import aging_place
+from foqs.model.errors import FoqsError
 from foqs.model.item import ShardItem
+from foqs.model.topic import ShardTopic
 from foqs.shard.port import ClaimedRow, ItemRow, Transaction
 from foqs.shard.state.engine import ShardState
+from foqs.shard.state.index import ShardIndex
 from foqs.shard.state.ops import change, insert
 from tests.sim.aging_runs import place_by_hand, run_aging
 from tests.sim.planting import in_place_of, plant, runs_with
 
 runs_with(__name__, run_aging)
 
-_leased_item, _place_of = ShardState._leased_item, aging_place
+_leased_item, _place_of, _add_drafts = ShardState._leased_item, aging_place, ShardIndex.add_drafts
 
 
 def _from_the_wake(self: ItemRow) -> int:
@@ -42,3 +46,14 @@ def packs_items_that_age(transaction: Transaction) -> None:
 @in_place_of(change, "aging_place")
 def redrives_items_to_the_places_of_their_deaths(due_at_ms: int, priority: int, aging_ms: int) -> int:
     return _place_of(due_at_ms - 60_000, priority, aging_ms)
+
+
+@in_place_of(ShardIndex, "add_drafts")
+def forgets_that_new_topics_have_places(
+    self: ShardIndex, items: Sequence[ShardItem]
+) -> dict[ShardTopic, FoqsError]:
+    """Items with dedup ids get their topics as late as that."""
+    for item in items:
+        if not item.topic.number:
+            item.topic.has_places = False
+    return _add_drafts(self, items)

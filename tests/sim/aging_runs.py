@@ -35,6 +35,7 @@ _TOPIC = "aging"
 _TAU_MS = 150
 _PRIORITIES = (0, 0, 0, 1, 3, 9, -4, (1 << 31) - 1)
 _FAILURES: tuple[dict[str, Any], ...] = ({}, {"delay_ms": 250}, {"dead_letter": True}, {"release": True})
+_DEDUP_SHARE = 0.5
 _LOAD_S = 5.0
 _LEASE_MS = 700
 _PLACE_MS = 100
@@ -118,7 +119,13 @@ class AgingRun:
                 uid, priority = f"{NAMESPACE}:{_TOPIC}-{self._number}", self._chance.choice(_PRIORITIES)
                 delay_ms = self._chance.choice([None, None, None, 40, 400])
                 self._priorities[uid] = priority
-                items.append(NewItem(_TOPIC, make_payload(uid, 40), priority, delay_ms=delay_ms))
+                # Drawn apart, so that what is drawn after it stays as it was in the recorded seeds.
+                dedup_id = uid if random.Random(f"{self._world.seed}/{uid}").random() < _DEDUP_SHARE else None
+                if dedup_id is not None:
+                    self._world.dedup_ids[uid] = dedup_id
+                items.append(
+                    NewItem(_TOPIC, make_payload(uid, 40), priority, delay_ms=delay_ms, dedup_id=dedup_id)
+                )
             await self._near._try(partial(_put, items), None)
 
     async def _consume(self) -> None:

@@ -15,7 +15,7 @@ from mypy_extensions import mypyc_attr
 from foqs.model import limits, order
 from foqs.model.clock import Now
 from foqs.model.errors import UnavailableError
-from foqs.model.item import ShardItem, rows_came
+from foqs.model.item import Phase, ShardItem, rows_came
 from foqs.model.namespace import SettingsTable
 from foqs.model.topic import KEYED_TOPIC_IDLE_MS, ShardTopic
 from foqs.shard.port import TIMER_LANE, ClaimedRow, LaneCounts, ShardImage, StoredClaim, Transaction, TransactionResult
@@ -113,9 +113,7 @@ class ShardState:
         steps, since a shard can have as many as it has ordering keys.
         """
         self._adopt_claims(image)
-        for key in unseen:
-            if key in index.leases:
-                settlements.unclaim(index.leases[key])
+        self._unclaim(unseen)
 
     @property
     def buffered_count(self) -> int:
@@ -444,6 +442,12 @@ class ShardState:
                 kept.setdefault(claim.id, []).append(self._leased_item(row, claim.due_at))
         for claim in image.claims:
             self.journal.adopt(claim, kept.get(claim.id, []))
+
+    def _unclaim(self, unseen: Collection[int]) -> None:
+        for key in unseen:
+            item = self.index.leases.get(key)
+            if item is not None and item.phase is Phase.LEASED:  # Else one before it in its run has taken it along.
+                self.settlements.unclaim(item)
 
     def _leased_item(self, row: ClaimedRow, due_at: int) -> ShardItem:
         sort_key = order.sort_key(row.urgency, row.due_at, row.key, self.shard_id)

@@ -200,9 +200,11 @@ class ShardIndex:
         refused: dict[ShardTopic, FoqsError] = {}
         for draft in drafts:
             try:
-                added[draft] = self.topic(draft.namespace, draft.name)
+                added[draft] = topic = self.topic(draft.namespace, draft.name)
             except OverloadedError as error:
                 refused[draft] = error.with_traceback(None)
+            else:
+                topic.has_places = topic.has_places or draft.has_places  # The items have them already.
         for item in items:
             item.topic = added.get(item.topic, item.topic)
         return refused

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from foqs.model import limits, order
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError
 from foqs.model.failures import LEASE_ENDED, death_reason, entry
-from foqs.model.item import ItemEvent, Outcome, Phase, ShardItem, by_topic, move_all, rows_came
+from foqs.model.item import ItemEvent, Outcome, Phase, ShardItem, by_topic, move, move_all, rows_came
 from foqs.model.topic import OPEN_LEASES_OF_TOPIC_RATIO, ShardTopic
 from foqs.shard.port import TIMER_LANE, Rewrite, Transaction, TransactionResult
 from foqs.shard.state.events import Completion, Ends
@@ -196,8 +196,7 @@ class Settlements:
     def tick(self, now: Now) -> int:
         """End the leases that are over, up to a bound. Returns their number."""
         items = self._leases.pop_due(now.steady_ms, TICK_LEASE_ENDS_MAX)
-        for start in range(0, len(items), wake.SWEEP_CHUNK_ITEMS):
-            some = items[start : start + wake.SWEEP_CHUNK_ITEMS]
+        for some in _in_chunks(items):
             for topic, of_topic in by_topic(some).items():
                 self._index.events.count(topic.namespace, ItemEvent.LEASE_ENDED, len(of_topic))
             self.settle(some, [self._ended_lease(item, now.server_ms) for item in some])
@@ -281,6 +280,7 @@ class Settlements:
             if item.lease_due_at:
                 self._leases.go_on(item)
             else:
+                move(item, Phase.PREFETCHED)
                 self.unclaim(item)
                 self._index.events.topics_changed[item.topic] = None
 
@@ -379,6 +379,25 @@ def _outcome_of(item: ShardItem, rewrite: Rewrite | None, *, is_of_call: bool) -
     if rewrite.failed_attempts > item.failed_attempts:
         return Outcome.NACKED if is_of_call else Outcome.LEASE_ENDED
     return Outcome.RELEASED if is_of_call else None
+
+
+def _in_chunks(items: list[ShardItem]) -> Iterator[list[ShardItem]]:
+    """Divide items whose leases end together for settlements of SWEEP_CHUNK_ITEMS each. A run is not divided, because
+    an item takes those behind it along; a larger one is a settlement of its own.
+    """
+    count_max = wake.SWEEP_CHUNK_ITEMS
+    alone = [item for item in items if len(item.topic.run) <= 1]
+    for start in range(0, len(alone), count_max):
+        yield alone[start : start + count_max]
+    if len(alone) == len(items):
+        return
+    chunk: list[ShardItem] = []
+    for run in by_topic([item for item in items if len(item.topic.run) > 1]).values():
+        if chunk and len(chunk) + len(run) > count_max:
+            yield chunk
+            chunk = []
+        chunk += run
+    yield chunk
 
 
 def _take(waiting: deque[Settlement], items_max: int) -> list[Settlement]:
