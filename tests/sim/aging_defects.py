@@ -49,9 +49,7 @@ def redrives_items_to_the_places_of_their_deaths(due_at_ms: int, priority: int, 
 
 
 @in_place_of(ShardIndex, "add_drafts")
-def forgets_that_new_topics_have_places(
-    self: ShardIndex, items: Sequence[ShardItem]
-) -> dict[ShardTopic, FoqsError]:
+def forgets_that_new_topics_have_places(self: ShardIndex, items: Sequence[ShardItem]) -> dict[ShardTopic, FoqsError]:
     """Items with dedup ids get their topics as late as that."""
     for item in items:
         if not item.topic.number:
