@@ -12,6 +12,7 @@ from foqs.contract.permissions import Permission
 from foqs.contract.verbs import VERBS
 from foqs.model import limits
 from foqs.model.audit import CHANGES_BYTES_MAX, SUBJECT_BYTES_MAX, clipped
+from foqs.model.namespace import is_namespace_name
 
 SettingsOf = Callable[[str], Any]
 """Returns the settings of a namespace as they are, or None for an unknown name."""
@@ -83,6 +84,12 @@ def namespace_of(request: Any) -> str:
     return ""
 
 
+def recorded_namespace(request: Any) -> str:
+    """Return the name of the namespace for a record. A text that is no name can have a secret in it, as other texts."""
+    name = namespace_of(request)
+    return name if is_namespace_name(name) else _without_secrets(name)
+
+
 def subject_of(request: Any) -> str:
     """Return the names in the request besides its namespace, as `name=value`; of lists the length and the first one."""
     # A list of names of the cluster, such as the grants that are removed, is what changes: see changes_of.
@@ -107,7 +114,7 @@ def texts_of(said: Sequence[str], texts_max: int) -> list[str]:
     """Return the changes as one text, or as up to `texts_max` numbered ones. The last one counts the rest."""
     whole = " ".join(said)
     if len(whole.encode(errors="replace")) <= CHANGES_BYTES_MAX:
-        return [whole]
+        return [clipped(whole, CHANGES_BYTES_MAX)]
     room, free = CHANGES_BYTES_MAX - _PART_BYTES, 0
     texts: list[list[str]] = []
     for place, one in enumerate(said):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+_TOKEN = re.compile(r"(foqs_[a-z2-7]{12})_\S{20,}")
+"""A token, or most of one, that was pasted somewhere. Names of namespaces and principals can begin like a short one."""
 SUBJECT_BYTES_MAX = 512
 CHANGES_BYTES_MAX = 2_048
 NAME_BYTES_MAX = 64
@@ -128,9 +131,9 @@ class AuditPage:
 
 
 def clipped(text: str, bytes_max: int) -> str:
-    """Return the text, or as much of its beginning as fits with an ellipsis into the given bytes of UTF-8."""
+    """Return the text of a record without tokens: all, or the beginning that fits with an ellipsis into `bytes_max`."""
     # A caller can send megabytes, of which no more is read.
-    encoded = text[: bytes_max + 1].encode(errors="replace")
+    encoded = _TOKEN.sub(r"\1_***", text[: bytes_max + 1]).encode(errors="replace")
     if len(encoded) <= bytes_max:
         return encoded.decode()
     return encoded[: bytes_max - 3].decode(errors="ignore") + "…"

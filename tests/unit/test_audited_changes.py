@@ -11,10 +11,12 @@ from foqs.contract import requests as of
 from foqs.contract.audited import PARTS_MAX
 from foqs.contract.permissions import ROLES
 from foqs.host.audit import trail
-from foqs.model import limits
+from foqs.model import access_tokens, limits
 from foqs.model.access import GRANTS_MAX
-from foqs.model.audit import CHANGES_BYTES_MAX
-from foqs.model.errors import InvalidArgumentError, UnavailableError
+from foqs.model.audit import CHANGES_BYTES_MAX, AuditNote
+from foqs.model.calls import CallContext
+from foqs.model.errors import InvalidArgumentError, PermissionDeniedError, UnavailableError
+from foqs.model.principal import Principal
 from foqs.wire.codec import structs
 from tests.support.audit_world import World
 from tests.support.waiting import until
@@ -27,6 +29,26 @@ async def world() -> AsyncIterator[World]:
     yield found
     found.table.away = None
     await found.audit.stop()
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+async def test_no_text_of_a_record_has_a_secret_that_was_pasted_there(world: World, is_refused: bool) -> None:
+    token = access_tokens.new_token(bytes(range(access_tokens.RANDOM_BYTES)))
+    secret, context = token[20:], CallContext(token, principal=Principal(token), credential=token)
+    for name in (token, f"mysql://foqs:{secret}@db-1/shard7"):
+        request = of.GetItemRequest(name, name)
+        if is_refused:
+            world.audit.refused(context, "getItem", request, PermissionDeniedError("no"))
+        else:
+            await world.call("getItem", request, context)
+    world.audit.noted(AuditNote("signIn", token, token, token, token, token, token))
+    world.audit.sign_in_refused(AuditNote("signIn", token, token, token, token, token, token))
+    await world.audit.drain()
+    records = list(world.table.rows.values())
+    assert len(records) == 4
+    assert secret not in str(records)
+    assert secret not in str(world.refusals)
+    assert records[0].namespace_name == f"{token[:17]}_***"
 
 
 async def test_every_grant_with_every_role_is_recorded_also_behind_harmless_ones(world: World) -> None:

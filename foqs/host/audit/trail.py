@@ -20,7 +20,7 @@ from foqs.contract.audited import (
     SettingsOf,
     audit_kind,
     changes_of,
-    namespace_of,
+    recorded_namespace,
     subject_of,
     texts_of,
 )
@@ -146,7 +146,8 @@ class Audit(Service):
         Those of one address and outcome are summed up, and so are all addresses beyond the first ADDRESSES_MAX of a
         minute.
         """
-        record = replace(note.record(self._wall_ms(), self._host_id), address=self._addresses.recorded(note.address))
+        record = note.record(self._wall_ms(), self._host_id)
+        record = replace(record, address=self._addresses.recorded(record.address))
         self._sum(_kind_key(record), record, SIGN_INS_WINDOW_MS)
 
     def noted(self, note: AuditNote) -> None:
@@ -163,7 +164,7 @@ class Audit(Service):
             credential=clipped(context.credential, CREDENTIAL_BYTES_MAX),
             address=clipped(context.caller, NAME_BYTES_MAX),
             verb=verb,
-            namespace_name=clipped(namespace_of(request), NAME_BYTES_MAX),
+            namespace_name=clipped(recorded_namespace(request), NAME_BYTES_MAX),
             subject=subject_of(request),
             changes="",
             outcome=clipped(outcome, NAME_BYTES_MAX),
