@@ -19,7 +19,7 @@ from foqs.model.errors import OverloadedError, PausedError
 from foqs.model.groups import check_consumed
 from foqs.model.item import ItemEvent, ShardItem
 from foqs.model.namespace import Namespace
-from foqs.model.serial import shown_due_at
+from foqs.model.topic import ShardTopic
 from foqs.model.topic_name import is_of_group, parts
 
 
@@ -203,15 +203,19 @@ class Dequeues:
 
     def _deliveries(self, items: list[ShardItem]) -> list[Delivery]:
         """Make the deliveries of items. Each item drops its content, which its consumer has, as leases can be long."""
-        ahead_ms: dict[int, int] = {}
-        """The lead of the database server's clock over the steady clock, in milliseconds by shard."""
+        ahead_by_shard: dict[int, int] = {}
+        """The lead of the database server's clock over the steady clock, in milliseconds."""
         deliveries: list[Delivery] = []
+        topic: ShardTopic | None = None
         for item in items:
-            receipt, topic, content = item.receipt, item.topic, item.content or NO_CONTENT
-            name, group = topic.shown
-            shard_id = topic.shard_id
-            if shard_id not in ahead_ms:
-                ahead_ms[shard_id] = self._shards.writers[shard_id].now().on_server(0)
+            if item.topic is not topic:  # What items of one topic share is found once.
+                topic = item.topic
+                name, group = topic.shown
+                ordering_key, fairness_key = topic.ordering_key, topic.fairness_key
+                if topic.shard_id not in ahead_by_shard:
+                    ahead_by_shard[topic.shard_id] = self._shards.writers[topic.shard_id].now().on_server(0)
+                ahead_ms = ahead_by_shard[topic.shard_id]
+            receipt, (payload, metadata, trace_context) = item.receipt, item.content or NO_CONTENT
             item.content = None
             deliveries.append(
                 Delivery(
@@ -219,14 +223,17 @@ class Dequeues:
                     receipt,
                     name,
                     item.priority,
-                    shown_due_at(item.due_at, item.enqueued_at),
+                    item.due_at or item.enqueued_at,  # Items of serial topics have no due time.
                     item.enqueued_at,
-                    item.lease_due_at + ahead_ms[shard_id],
+                    item.lease_due_at + ahead_ms,
                     item.failed_attempts + 1,
-                    *content.fields(),
-                    group=group,
-                    ordering_key=topic.ordering_key,
-                    fairness_key=topic.fairness_key,
+                    payload,
+                    metadata,
+                    trace_context.decode(errors="replace") if trace_context else None,
+                    None,
+                    group,
+                    ordering_key,
+                    fairness_key,
                 )
             )
         return deliveries

@@ -66,8 +66,9 @@ class Made:
         return ids.with_copies(item_id, len(self.copies[item.key])) if item.key in self.copies else item_id
 
     def enter_ids(self, shard_id: int, by_position: list[str]) -> None:
+        copies, text = self.copies, ids.item_id
         for position, item in self.items.items():
-            by_position[position] = self.id_of(shard_id, item)
+            by_position[position] = self.id_of(shard_id, item) if copies else text(shard_id, item.key)
 
 
 class Costs:
