@@ -53,7 +53,7 @@ from foqs.host.verbs.enqueues import Enqueues
 from foqs.host.verbs.exports import Exports
 from foqs.host.verbs.group_copier import GroupCopier
 from foqs.host.verbs.group_purge import GroupPurge
-from foqs.host.verbs.group_verbs import GroupVerbs
+from foqs.host.verbs.group_verbs import GroupCreation, GroupVerbs
 from foqs.host.verbs.host_stocks import Stocks
 from foqs.host.verbs.inspection import Inspection
 from foqs.host.verbs.job_calls import JobCalls, JobEnqueues
@@ -453,6 +453,7 @@ class Host(Service):
         )  # fmt: skip
         bulk = BulkEnqueues(namespaces, self._lane, enqueues.enqueue)
         undelivered, chance = self._dispatcher.tokens.undelivered, self._parts.chance
+        group_calls = GroupCalls(namespaces, self._namespace_calls)
         table = verb_table(
             JobEnqueues(namespaces, self._jobs, bulk.enqueue, count_event),
             AccessVerbs(namespaces, self._follower, self.access.refusals, chance.random_bytes, self._parts.wall_ms),
@@ -462,13 +463,12 @@ class Host(Service):
             self._exports,
             NamespacePages(namespaces),
             NamespaceCreation(self._namespace_calls),
+            GroupCreation(group_calls, self._parts.wall_ms, chance.random_bytes),
             without_context=[
                 Leases(namespaces, shards, self._inspection, self._waiting, count_event, undelivered),
                 ShardMaps(namespaces, self._namespace_calls, shards, self._advertised),
                 NamespaceVerbs(namespaces, self._namespace_calls, self._follower.refresh),
-                GroupVerbs(
-                    namespaces, GroupCalls(namespaces, self._namespace_calls), self._parts.wall_ms, chance.random_bytes
-                ),
+                GroupVerbs(namespaces, group_calls),
                 DedupCalls(namespaces, placement, self._waiting),
                 JobCalls(namespaces, self._jobs),
                 ShardCalls(namespaces, shards, self._slots, self._waiting, self._sharing.tiers_of, places),

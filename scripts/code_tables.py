@@ -157,6 +157,9 @@ LIMITS_BESIDE: Mapping[str, Mapping[str, str]] = {
         "GROUPS_PER_TOPIC_MAX": "Consumer groups of a topic, beside its own.",
         "GROUPS_PER_NAMESPACE_MAX": "Consumer groups of all topics of a namespace.",
         "GROUPS_COPYING_MAX": "Jobs of a cluster that copy waiting items for new groups, at the same time.",
+        "GROUPS_COPYING_PER_NAMESPACE_MAX": "Those of one namespace.",
+        "GROUPS_COPYING_PER_PREFIX_MAX": "Those of the namespaces whose names begin with a prefix, if the caller can "
+        "create the group because of a grant of this prefix alone.",
         "GROUP_BYTES_MAX": "The longest name of a group, in bytes of UTF-8.",
         "COPIES_PER_CALL_MAX": "Items of one enqueue, counted once for each group that gets a copy. Their payload and "
         "metadata, counted as often, have at most FRAME_BYTES_MAX.",

@@ -5,18 +5,24 @@ The idea is that of Cherami's consumer groups. A group is a topic with a hidden 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from foqs.model import limits
-from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, PausedError
+from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, OverloadedError, PausedError
 from foqs.model.topic_name import base_of, hidden, in_group, is_keyed, is_of_group, parts
 
 GROUPS_PER_TOPIC_MAX = 16
 """The most consumer groups of a topic, beside its own."""
 GROUPS_COPYING_MAX = 16
 """The most consumer groups of a cluster for which items are copied at the same time."""
+GROUPS_COPYING_PER_NAMESPACE_MAX = 2
+"""The most of them in one namespace."""
+GROUPS_COPYING_PER_PREFIX_MAX = 4
+"""The most of them in the namespaces whose names begin with the prefix of a grant."""
+COPY_RETRY_MS = 10_000
+"""The retry_after_ms of a creation that finds too many copies under way."""
 GROUPS_PER_NAMESPACE_MAX = 10_000
 """The most consumer groups of all topics of a namespace. Every host keeps all groups in memory."""
 COPIES_PER_CALL_MAX = 4_000
@@ -133,6 +139,30 @@ def check_consumed(groups: NamespaceGroups | None, topic: str, group: str) -> No
             f"topic {topic!r} is read by its groups alone, since its own was deleted: name one as `group` ({named})"
         )
     raise NotFoundError(f"topic {topic!r} has no group {group!r}: create it first (its groups: {named})")
+
+
+def check_room_for_copy(copying: Sequence[str], namespace_name: str, prefixes: Sequence[str]) -> None:
+    """Raise OverloadedError if too many copies are under way for one more in the namespace.
+
+    `copying` has the name of the namespace of each copy. `prefixes` are those of the grants that permit one more, if
+    nothing else does; a prefix has a part of the cluster's copies, as it has of its namespaces.
+    """
+    of_namespace = copying.count(namespace_name)
+    of_prefixes = [sum([name.startswith(prefix) for name in copying]) for prefix in prefixes]
+    if len(copying) >= GROUPS_COPYING_MAX:
+        count, most, where = len(copying), GROUPS_COPYING_MAX, "the cluster"
+    elif of_namespace >= GROUPS_COPYING_PER_NAMESPACE_MAX:
+        count, most, where = of_namespace, GROUPS_COPYING_PER_NAMESPACE_MAX, f"namespace {namespace_name!r}"
+    elif of_prefixes and min(of_prefixes) >= GROUPS_COPYING_PER_PREFIX_MAX:
+        count, most = min(of_prefixes), GROUPS_COPYING_PER_PREFIX_MAX
+        where = f"the namespaces whose names begin with {prefixes[0]!r}"
+    else:
+        return
+    raise OverloadedError(
+        f"items are copied for {count} new groups of {where}, and the limit is {most}: try again when one of these "
+        "jobs has ended, or end one (updateJob with state FAILED)",
+        retry_after_ms=COPY_RETRY_MS,
+    )
 
 
 def ended_early(group: TopicGroup) -> AlreadyExistsError:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from foqs.model.groups import GROUPS_COPYING_MAX, GroupBook, TopicGroup, ended_early
+from foqs.model.groups import GroupBook, TopicGroup, check_room_for_copy, ended_early
 from foqs.model.jobs import JobState
 from foqs.model.policies import NamespacePolicies
 from foqs.model.policy import check_group_of
-from foqs.storage.meta.meta_group_copies import CopyView, ShardCopy, copy_detail, too_many_copies
+from foqs.storage.meta.meta_group_copies import CopyView, ShardCopy, copy_detail
 from foqs.storage.meta.meta_groups import GroupChange, still_held
 from foqs.storage.meta.meta_jobs import JobKey
 from foqs.testing.fake_censuses import FakeCensuses
@@ -25,17 +25,18 @@ class FakeGroups:
         self._censuses = censuses
         self._jobs = jobs
 
-    def create(self, name: str, wanted: TopicGroup) -> GroupChange:
+    def create(self, name: str, wanted: TopicGroup, prefixes: Sequence[str] = ()) -> GroupChange:
         number, book = self._book(name, wanted.topic)
         tables = self._reach().tables
-        topics, prefixes = tables.policies.get(number, {}), tables.prefix_policies.get(number, {})
-        policy, is_copied = NamespacePolicies(topics, prefixes).of(wanted.topic), bool(wanted.copy_job)
+        topics, of_prefixes = tables.policies.get(number, {}), tables.prefix_policies.get(number, {})
+        policy, is_copied = NamespacePolicies(topics, of_prefixes).of(wanted.topic), bool(wanted.copy_job)
         check_group_of(policy, wanted.topic, wanted.delay_ms, is_copied=is_copied)
         stored = book.create(wanted)
         if stored is wanted and wanted.copy_job:
-            running = [one for some in tables.groups.values() for one in some.values() if one.is_copying]
-            if len(running) >= GROUPS_COPYING_MAX:
-                raise too_many_copies()
+            names = {one.number: one.name for one in tables.namespaces.values()}
+            groups = [(at, one) for at, some in tables.groups.items() for one in some.values()]
+            copying = [names.get(at, "") for at, one in groups if one.is_copying]
+            check_room_for_copy(copying, name, prefixes)
             self._jobs.create(tables.named(name), wanted.copy_job, 0, copy_detail(wanted))
         elif wanted.copy_job:
             job = tables.jobs.jobs.get(JobKey(number, stored.copy_job))

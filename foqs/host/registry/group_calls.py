@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from foqs.host.registry.namespace_calls import NamespaceCalls
 from foqs.host.registry.namespaces import Namespaces
 from foqs.model.groups import TopicGroup
@@ -18,8 +20,10 @@ class GroupCalls:
         self._namespaces = namespaces
         self._namespace_calls = namespace_calls
 
-    async def create(self, namespace_name: str, wanted: TopicGroup) -> TopicGroup:
+    async def create(self, namespace_name: str, wanted: TopicGroup, prefixes: Sequence[str] = ()) -> TopicGroup:
         """Declare a group. Each item that is enqueued after the return has a copy in it.
+
+        `prefixes` are those of `check_room_for_copy`.
 
         Raises UnavailableError if the owner of a shard does not follow: the group is declared then, and the same call
         continues. Raises the errors of `GroupBook.create`.
@@ -27,7 +31,7 @@ class GroupCalls:
         self._namespaces.require_durable()
         if await self.forget(namespace_name, wanted.topic, wanted.group) and not wanted.group:
             return wanted
-        change = await self._namespaces.calls.run(lambda meta: meta.groups.create(namespace_name, wanted))
+        change = await self._namespaces.calls.run(lambda meta: meta.groups.create(namespace_name, wanted, prefixes))
         what = f"group {wanted.group!r} is declared, and not known to all hosts: repeat the call"
         return await self._namespace_calls.finish(change.census, lambda meta: meta.groups.finish(change), what)
 

@@ -11,31 +11,27 @@ from foqs.contract import requests as of
 from foqs.host import arguments
 from foqs.host.registry.group_calls import GroupCalls
 from foqs.host.registry.namespaces import Namespaces
+from foqs.host.verbs.namespace_verbs import bounding_prefixes
 from foqs.model import limits
-from foqs.model.calls import GroupPage
+from foqs.model.calls import CallContext, GroupPage
 from foqs.model.groups import NO_GROUPS, TopicGroup
 from foqs.model.jobs import COPY_ID_BYTES, copy_job_id
 from foqs.model.namespace import check_namespace_name
 from foqs.model.topic_name import check_group
 
 
-class GroupVerbs:
-    """Checks the arguments of changes of groups, and lists the groups that this host knows. It owns nothing."""
+class GroupCreation:
+    """Creates groups, and begins to copy for as many as the cluster, the namespace and the caller's grant have room."""
 
     def __init__(
-        self,
-        namespaces: Namespaces,
-        group_calls: GroupCalls,
-        wall_ms: Callable[[], int],
-        random_bytes: Callable[[int], bytes],
+        self, group_calls: GroupCalls, wall_ms: Callable[[], int], random_bytes: Callable[[int], bytes]
     ) -> None:
         """`wall_ms` is the time of day. `random_bytes(count)` draws the ids of jobs."""
-        self._namespaces = namespaces
         self._group_calls = group_calls
         self._wall_ms = wall_ms
         self._random_bytes = random_bytes
 
-    async def create_group(self, request: of.CreateGroupRequest) -> TopicGroup:
+    async def create_group(self, context: CallContext, request: of.CreateGroupRequest) -> TopicGroup:
         namespace_name = check_namespace_name(request.namespace_name)
         topic = arguments.check_topic(request.topic)
         group = check_group(request.group, topic)
@@ -44,7 +40,16 @@ class GroupVerbs:
         wanted = TopicGroup(topic, group, False, ttl_ms, delay_ms, self._wall_ms())
         if request.from_queued:
             wanted = replace(wanted, copy_job=copy_job_id(self._random_bytes(COPY_ID_BYTES)), is_copying=True)
-        return await self._group_calls.create(namespace_name, wanted)
+        prefixes = bounding_prefixes(context, namespace_name)
+        return await self._group_calls.create(namespace_name, wanted, prefixes)
+
+
+class GroupVerbs:
+    """Checks the arguments of deletions of groups, and lists the groups that this host knows. It owns nothing."""
+
+    def __init__(self, namespaces: Namespaces, group_calls: GroupCalls) -> None:
+        self._namespaces = namespaces
+        self._group_calls = group_calls
 
     async def delete_group(self, request: of.DeleteGroupRequest) -> None:
         namespace_name = check_namespace_name(request.namespace_name)

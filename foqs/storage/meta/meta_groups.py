@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from sqlalchemy import Connection, RowMapping, and_, delete, func, or_, select
@@ -59,8 +59,12 @@ class MetaGroups:
         self._sessions = sessions
 
     @in_transaction
-    def create(self, connection: Connection, namespace_name: str, wanted: TopicGroup) -> GroupChange:
+    def create(
+        self, connection: Connection, namespace_name: str, wanted: TopicGroup, prefixes: Sequence[str] = ()
+    ) -> GroupChange:
         """Store a group, and ask all shards to follow. The record of its job is made with it, if it has one.
+
+        `prefixes` are those of `check_room_for_copy`.
 
         Raises the errors of `GroupBook.create`, AlreadyExistsError if its job was ended early, and OverloadedError for
         too many jobs that run.
@@ -72,7 +76,7 @@ class MetaGroups:
         book = GroupBook(_of_topic(connection, number, wanted.topic), _count(connection, number))
         stored = book.create(wanted)
         if stored is wanted and wanted.copy_job:
-            begin_copy(connection, number, namespace_name, wanted)
+            begin_copy(connection, number, namespace_name, wanted, prefixes)
         elif wanted.copy_job and is_ended_early(connection, number, stored):
             raise ended_early(stored)
         return _stored(connection, number, stored)
