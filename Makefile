@@ -1,6 +1,6 @@
 # foqs: `make` lists what there is to make.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-tools spark demo demo-spark test test-deep checks lint types imports unit test-mysql sim sim-clusters sim-serial sim-unique sim-in-flight sim-permits sim-gates sim-depths sim-aging power chaos chaos-order chaos-groups chaos-in-flight groups keys in-flight caps caps-of-hosts overload starvation bulk export isolation any-host shares sick-shard take-over rolling rotation revocation reload dedup lease-ends long-life fuzz front-door connections bench bench-dedup bench-protected bench-spark spark-exact peers bench-peers scale compiled test-compiled locks audit sbom clean
+.PHONY: help setup test-tools spark demo demo-spark test test-deep checks lint types imports unit test-mysql sim sim-clusters sim-serial sim-unique sim-in-flight sim-permits sim-gates sim-depths sim-aging power chaos chaos-order chaos-groups chaos-in-flight groups keys in-flight caps caps-of-hosts overload starvation fairness bulk export isolation any-host shares sick-shard take-over rolling rotation revocation reload dedup lease-ends long-life fuzz front-door connections bench bench-dedup bench-protected bench-spark spark-exact peers bench-peers scale compiled test-compiled locks audit sbom clean
 BIN := .venv/bin
 # What the tests found, for scripts/test_counts.py.
 RESULTS := build/tests
@@ -167,6 +167,9 @@ bench-dedup: setup ## what dedup ids and an event log of all items cost, each ne
 
 starvation: setup ## nine urgent items for each other one, more than is taken, in a topic that ages and in a strict one: make starvation MINUTES=M
 	@$(BIN)/python -m loadtest.stress starvation --minutes $${MINUTES:-5} --json build/stress/starvation.json
+
+fairness: setup ## a customer with very many items beside a hundred with few, in one topic with fairness keys
+	@$(BIN)/python -m loadtest.stress fairness --json build/stress/fairness.json
 
 lease-ends: setup ## 150,000 leases of a shard that end at once, and how soon all items are ready again: make lease-ends ROUNDS=N
 	@$(BIN)/python -m loadtest.stress lease-ends --rounds $${ROUNDS:-3} --json build/stress/lease-ends.json

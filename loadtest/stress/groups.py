@@ -19,8 +19,8 @@ from loadtest.stress.paced import PATIENCE_S, Latencies, Paced, fill, from_topic
 from loadtest.stress.stand import Stand
 from loadtest.stress.verdict import Bound, Verdict
 
-COST_FACTOR_MAX = 1.25
-P99_FACTOR_MAX = 1.5
+COST_FACTOR_MAX = 1.0
+P99_FACTOR_MAX = 1.2
 _NAMESPACE = "tenant"
 _PLAIN, _SHARED = "plain", "shared"
 _CALM, _CROWDED = "calm", "crowded"

@@ -16,7 +16,7 @@ from loadtest.stress.hosts import cluster
 from loadtest.stress.paced import PATIENCE_S, fill
 from loadtest.stress.verdict import Bound, Verdict
 
-RATE_SHARE_MIN = 0.5
+RATE_SHARE_MIN = 0.9
 _NAMESPACE = "tenant"
 _LIMITED, _FREE = "limited-", "free-"
 _PAYLOAD = b"x" * 100
