@@ -239,6 +239,7 @@ struct Reason {
   /** The items that it holds back, if it is of items. */
   4: i64 count,
   5: string topic,
+  /** Empty for callers without WATCH, whose texts have no errors of hosts either. */
   6: string host,
   /** -1 if it is of no shard. */
   7: i32 shard_id = -1,

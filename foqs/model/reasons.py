@@ -119,6 +119,13 @@ class Facts:
     """The consumer group, with a prefix."""
     missing: list[str] = field(default_factory=list)
 
+    def leave_out_hosts(self) -> None:
+        """Forget the names of hosts and the texts of their errors, which are for those who operate the cluster."""
+        self.sick = [one._replace(host="", detail="") for one in self.sick]
+        self.unserved = [one._replace(host="", detail="") for one in self.unserved]
+        self.silent = [("", "") for _ in self.silent]
+        self.missing = []
+
 
 class WhyNone(list[Reason]):
     """The reasons of a dequeue that got nothing, in place of its items."""
@@ -222,7 +229,7 @@ def _unserved(shard: ShardFact) -> Reason:
 
 
 def _silent(host: str, why: str) -> str:
-    return f"host {host} was not asked{_why(why)}"
+    return f"host {host} was not asked{_why(why)}" if host else "a host was not asked"
 
 
 def _of_kind(reasons: Sequence[Reason]) -> list[Reason]:

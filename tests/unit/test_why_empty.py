@@ -14,12 +14,13 @@ from foqs import Dequeued, ReasonCode
 from foqs.cluster.ownership.owner_map import ShardOwner
 from foqs.cluster.routing.host_rounds import HostAnswer
 from foqs.cluster.routing.why_empty import WhyEmpty
+from foqs.contract.permissions import Permission
 from foqs.contract.requests import DequeueRequest, TopicDemand
 from foqs.model.calls import CallContext, HostStatus, ShardStatus, TopicPage, TopicStats
 from foqs.model.cluster import HostRow
 from foqs.model.errors import UnavailableError
-from foqs.model.principal import EVERYBODY
-from foqs.model.reasons import NOT_ASKED, NOT_READY, REASONS_MAX, Facts, ShardFact, TopicFacts, judge
+from foqs.model.principal import EVERYBODY, Principal
+from foqs.model.reasons import NOT_ASKED, NOT_READY, REASONS_MAX, Facts, Reason, ShardFact, TopicFacts, judge
 from foqs.testing import MemoryQueue
 
 
@@ -176,6 +177,15 @@ async def why_of(
     answers: Sequence[HostAnswer], pages: Sequence[TopicPage | Exception], owned: Sequence[int] = ()
 ) -> set[tuple[int, int]]:
     """The codes and shards of the reasons of a dequeue for topic t."""
+    return {(reason.code, reason.shard_id) for reason in await reasons_of(answers, pages, owned)}
+
+
+async def reasons_of(
+    answers: Sequence[HostAnswer],
+    pages: Sequence[TopicPage | Exception],
+    owned: Sequence[int] = (),
+    who: Principal = EVERYBODY,
+) -> list[Reason]:
 
     async def all_answers() -> Sequence[HostAnswer]:
         return answers
@@ -194,10 +204,7 @@ async def why_of(
         cast(Any, owners),
         cast(Any, SimpleNamespace(answers=all_answers)),
     )
-    found = await asker.why_empty(
-        CallContext("1.2.3.4", principal=EVERYBODY), DequeueRequest("jobs", [TopicDemand("t", 1)])
-    )
-    return {(reason.code, reason.shard_id) for reason in found}
+    return await asker.why_empty(CallContext("1.2.3.4", principal=who), DequeueRequest("jobs", [TopicDemand("t", 1)]))
 
 
 EMPTY = TopicPage([], "")
@@ -217,6 +224,22 @@ async def test_a_shard_that_no_host_serves_is_named() -> None:
     assert await why_of([answer("a", (0, "owned"), (2, "lost"))], [EMPTY], [0, 1]) == {
         (ReasonCode.UNSERVED, 1), (ReasonCode.UNSERVED, 2)
     }  # fmt: skip
+
+
+async def test_hosts_and_the_texts_of_their_errors_are_for_callers_that_can_watch_the_cluster() -> None:
+    answers = [answer("a", (0, "owned"), (2, "sick")), answer("b", is_silent=True)]
+    pages = [EMPTY, TopicPage([], "", ["b:1 has refused the connection"])]
+    tenant = Principal("mailer", names={"jobs": int(Permission.CONSUME)})
+    operator = Principal("ann", int(Permission.WATCH), names={"jobs": int(Permission.CONSUME)})
+    given, shown = await reasons_of(answers, pages, [3], tenant), await reasons_of(answers, pages, [3], operator)
+    assert [(one.code, one.shard_id) for one in given] == [(one.code, one.shard_id) for one in shown]
+    assert [one.shard_id for one in given] == [2, 3, -1]
+    assert "disk full" in shown[0].text
+    assert "b#1 has not answered" in shown[2].text
+    assert not [one.host for one in given if one.host]
+    assert not [one.text for one in given if "disk full" in one.text or "b#1" in one.text or "b:1" in one.text]
+    (only,) = await reasons_of([answer("a", (0, "owned"))], pages, [0], tenant)
+    assert (only.code, "b:1" in only.text) == (ReasonCode.HOST_SILENT, False)
 
 
 async def test_a_host_that_is_silent_is_named() -> None:
