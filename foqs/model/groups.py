@@ -18,9 +18,9 @@ GROUPS_PER_TOPIC_MAX = 16
 GROUPS_COPYING_MAX = 16
 """The most consumer groups of a cluster for which items are copied at the same time."""
 GROUPS_COPYING_PER_NAMESPACE_MAX = 2
-"""The most of them in one namespace."""
+"""The most consumer groups of one namespace for which items are copied at the same time."""
 GROUPS_COPYING_PER_PREFIX_MAX = 4
-"""The most of them in the namespaces whose names begin with the prefix of a grant."""
+"""The most of the namespaces whose names begin with the prefix of a grant, at the same time."""
 COPY_RETRY_MS = 10_000
 """The retry_after_ms of a creation that finds too many copies under way."""
 GROUPS_PER_NAMESPACE_MAX = 10_000
