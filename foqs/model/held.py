@@ -26,13 +26,20 @@ class HeldId(NamedTuple):
     digest: bytes
     first: int
     """The key of the first copy, by which the item is known, or FREED."""
+    copies_count: int = 0
+    """The copies behind the first one, ended ones included."""
 
 
 class Holder(NamedTuple):
-    """The item that holds an id: its shard, and the key of its first copy."""
+    """The item that holds an id: its shard, the key of its first copy, and the number of copies behind that."""
 
     shard_id: int
     first: int
+    copies_count: int = 0
+
+    def is_same(self, other: Holder | None) -> bool:
+        """Return True if both are one item. Older hosts know no numbers of copies."""
+        return other is not None and (self.shard_id, self.first) == (other.shard_id, other.first)
 
 
 class NamespaceDigest(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -77,16 +77,24 @@ class SeenIds(NamedTuple):
     keys: list[int]
     shard_ids: list[int] | None = None
     """The shards of the items; None if all are on this one. Ids that arrived with a slot have items elsewhere."""
+    copies_counts: Sequence[int] = ()
+    """The number of copies behind each item; empty if no item has any."""
 
 
 class SeenRow(NamedTuple):
-    """A stored row of the log: the digest of each id, and the shard and key of its item."""
+    """A stored row of the log: the digest of each id, the shard and key of its item, and the copies behind it."""
 
     namespace: int
     first: int
     at_ms: int
     digests: list[bytes]
     items: list[tuple[int, int]]
+    copies_counts: Sequence[int] = ()
+    """The number of copies behind each item; empty if no item has any."""
+
+    def copies_of(self, at: int) -> int:
+        """Return the number of copies behind the item at this place of the row."""
+        return self.copies_counts[at] if self.copies_counts else 0
 
 
 class SeenExtent(NamedTuple):

@@ -348,7 +348,8 @@ class FakeServer:
                 row.first // BLOCK_IDS == (row.first + last) // BLOCK_IDS,
                 f"a row of seen ids at {row.first} crosses blocks",
             )
-            entries = pack_seen(row.digests, row.shard_ids or [self.shard_id] * len(row.keys), row.keys)
+            shard_ids = row.shard_ids or [self.shard_id] * len(row.keys)
+            entries = pack_seen(row.digests, shard_ids, row.keys, row.copies_counts)
             seen[row.namespace, row.first] = (row.at_ms, entries)
         for namespace, first, end in script.seen_gone:
             for at in list(seen.irange((namespace, first), (namespace, end), inclusive=(True, False))):

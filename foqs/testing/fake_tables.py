@@ -152,7 +152,7 @@ class Tables:
     def seen_extents(self) -> list[SeenExtent]:
         extents: dict[int, SeenExtent] = {}
         for (namespace, first), (at_ms, entries) in self.seen.items():
-            end = first + seen_count(len(entries))
+            end = first + seen_count(len(entries), entries[0])
             earlier = extents.get(namespace)
             moved = self.moved.get(namespace)
             moved_end = moved.moved_end if moved else 0
@@ -188,17 +188,19 @@ class Tables:
         found = [one for one in self.held.values() if (one.namespace, one.digest) in wanted]
         holders: dict[NamespaceDigest, Holder] = {}
         take_held(
-            [(one.namespace, one.digest, one.shard_id, one.first) for one in reads.whole(found)], holders, shard_id
+            [(one.namespace, one.digest, one.shard_id, one.first, one.copies_count) for one in reads.whole(found)],
+            holders,
+            shard_id,
         )
         return holders
 
     def write_held(self, changes: HeldChanges, shard_id: int) -> None:
         for key in changes.ended:
             self.held.pop((key, shard_id), None)
-        freed, released = set(changes.freed), set(changes.released)
+        freed, released = set(changes.freed), {(one, *holder[:2]) for one, holder in changes.released}
         for at, one in list(self.held.items()) if freed or released else ():
             digest = NamespaceDigest(one.namespace, one.digest)
-            if (digest, Holder(one.shard_id, one.first)) in released or (digest in freed and at[1] == shard_id):
+            if (digest, one.shard_id, one.first) in released or (digest in freed and at[1] == shard_id):
                 del self.held[at]
             elif digest in freed:
                 self.held[at] = one._replace(first=FREED)

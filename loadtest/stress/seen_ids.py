@@ -50,12 +50,12 @@ class SeenFiller:
             ((self._number,),) = cursor.fetchall()
             cursor.execute("SELECT steady_ms FROM writer")
             ((self._at_ms,),) = cursor.fetchall()
-            of_log = "SELECT first, LENGTH(entries) FROM seen WHERE namespace = %s ORDER BY first"
+            of_log = "SELECT first, LENGTH(entries), ASCII(entries) FROM seen WHERE namespace = %s ORDER BY first"
             cursor.execute(of_log, (self._number,))
             rows = cursor.fetchall()
         session.commit()
         if rows:
-            self._first, self._end = rows[0][0], rows[-1][0] + seen_count(rows[-1][1])
+            self._first, self._end = rows[0][0], rows[-1][0] + seen_count(*rows[-1][1:])
         inserts = prepare_inserts(session)
         assert inserts is not None
         self._inserts = inserts

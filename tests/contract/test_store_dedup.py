@@ -70,6 +70,15 @@ def test_a_transaction_does_not_read_the_ids_that_it_writes(owner):
     assert list(owner.run(seen_reads=[(1, 0)]).seen) == [(1, 0)]
 
 
+def test_ids_are_stored_with_the_copies_behind_their_items(shard, owner):
+    plain, copied = new_ids(1, 0, 3), new_ids(1, 3, 2)._replace(copies_counts=[16, 0])
+    owner.run(seen_new=[plain, copied])
+    (first, second) = owner.run(seen_reads=[(1, 0)]).seen[1, 0]
+    assert [first.copies_of(at) for at in range(3)] == [0, 0, 0]
+    assert [second.copies_of(at) for at in range(2)] == [16, 0]
+    assert opened_anew(shard, owner).image.seen == [SeenExtent(1, 0, 3, 5, 5)]
+
+
 def test_ids_are_committed_with_their_items_or_not_at_all(shard, owner):
     topic = new_topic(1, "t1")
     owner.run(inserts=[new_item(5, topic=topic)], seen_new=[new_ids(1, 0, 1)])

@@ -99,6 +99,7 @@ def test_a_new_owner_knows_in_which_namespaces_items_hold_ids(shard, owner):
 
 def test_another_shard_reads_all_rows_in_pages_and_who_lives(shard, owner):
     rows = [held(key, key) for key in range(1, 8)] + [held(3, 20, shard_id=ELSEWHERE), held(9, 21, shard_id=ELSEWHERE)]
+    rows[2] = rows[2]._replace(copies_count=16)
     owner.run(held=HeldChanges(new=rows))
     owner.run(held=HeldChanges(freed=[one(21)]))
     found, after = [], (0, 0)
@@ -106,7 +107,7 @@ def test_another_shard_reads_all_rows_in_pages_and_who_lives(shard, owner):
         while page := source.held(after, 2):
             found += page
             after = page[-1].key, page[-1].shard_id
-        assert source.holders([one(3), one(20), one(99)]) == {one(3): Holder(SHARD_ID, 3)}
+        assert source.holders([one(3), one(20), one(99)]) == {one(3): Holder(SHARD_ID, 3, 16)}
     rows[-1] = rows[-1]._replace(first=FREED)
     assert found == sorted(rows)
 

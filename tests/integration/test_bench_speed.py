@@ -66,8 +66,8 @@ def _rates_kept(scenario: Scenario, measured: dict[str, Measured]) -> set[str]:
 
 def _ids_in_log(url: str) -> int:
     with closing(connect(url)) as session, session.cursor() as cursor:
-        cursor.execute("SELECT LENGTH(entries) FROM seen")
-        return sum(seen_count(size_bytes) for (size_bytes,) in cursor.fetchall())
+        cursor.execute("SELECT LENGTH(entries), ASCII(entries) FROM seen")
+        return sum(seen_count(size_bytes, version) for size_bytes, version in cursor.fetchall())
 
 
 def test_clients_are_dealt_out_to_two_hosts_and_servers_pinned_to_their_cores(

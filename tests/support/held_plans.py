@@ -54,10 +54,10 @@ HELD_CASES: dict[str, list[Case]] = {
     ],
     "RELEASE_HELD": [Case("by_digest", SLACK, (2, digest(10), 0, 10))],
 }
-INSERT_HELD = Case("", 2, fill=lambda text: text.format(f"({10**9},0,2,x'{digest(10**9).hex()}',{10**9})"))
+INSERT_HELD = Case("", 2, fill=lambda text: text.format(f"({10**9},0,2,x'{digest(10**9).hex()}',{10**9},0)"))
 
 
 def fill_held(cursor: Any, share: int) -> None:
     """Insert every `share`-th row of the whole."""
-    held = [f"({n},{n % 4 // 3},{n % 8},x'{digest(n).hex()}',{n})" for n in range(1, HELD_COUNT // share + 1)]
+    held = [f"({n},{n % 4 // 3},{n % 8},x'{digest(n).hex()}',{n},0)" for n in range(1, HELD_COUNT // share + 1)]
     cursor.execute(statements.INSERT_HELD.format(",".join(held)))

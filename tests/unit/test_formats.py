@@ -5,7 +5,7 @@ tests/golden has a file for each version of a format, named by both. None of the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -42,6 +42,7 @@ UNPACK: dict[str, Callable[[bytes], Any]] = {
 TOP_32, TOP_63, TOP_64 = (1 << 31) - 1, (1 << 63) - 1, (1 << 64) - 1
 KEYS = (1, 0x0000_0300_0000_0007, TOP_64)
 DIGESTS = [bytes(range(16)), b"\xff" * 16, bytes(16)]
+COPIES_COUNTS = (0, 16, 1)
 FIRST_ITEMS = [(0, 1), (3, 0x0000_0300_0000_0007), ((1 << 16) - 1, TOP_64)]
 ENTRIES = [(1, 1), (0x0000_0300_0000_0007, 2), (TOP_64, (1 << 32) - 1)]
 
@@ -78,14 +79,20 @@ MEANT: dict[str, Callable[[int], Any]] = {
     "pack": lambda version: [_row_of(item, version) for item in _packed()],
     "tombstone": lambda version: KEYS,
     "claim": lambda version: ENTRIES,
-    "seen": lambda version: (DIGESTS, FIRST_ITEMS),
+    "seen": lambda version: (DIGESTS, FIRST_ITEMS, COPIES_COUNTS if version >= 12 else ()),
 }
 WRITTEN: dict[str, Callable[[], bytes]] = {
     "pack": lambda: formats.pack_items(_packed()),
     "tombstone": lambda: formats.pack_keys(KEYS),
     "claim": lambda: formats.pack_entries([key for key, _ in ENTRIES], [number for _, number in ENTRIES]),
-    "seen": lambda: formats.pack_seen(DIGESTS, [shard for shard, _ in FIRST_ITEMS], [key for _, key in FIRST_ITEMS]),
+    "seen": lambda: _packed_ids(COPIES_COUNTS),
 }
+
+
+def _packed_ids(copies_counts: Sequence[int]) -> bytes:
+    return formats.pack_seen(
+        DIGESTS, [shard for shard, _ in FIRST_ITEMS], [key for _, key in FIRST_ITEMS], copies_counts
+    )
 
 
 def golden(name: str, version: int) -> bytes:
@@ -127,9 +134,16 @@ def test_an_unknown_version_is_refused_with_what_to_do(name: str, version: int) 
 def test_the_digests_of_a_row_of_dedup_ids_are_read_alone() -> None:
     for version in formats.SEEN_VERSIONS:
         assert formats.seen_digests(golden("seen", version)) == b"".join(DIGESTS)
-    assert formats.seen_count(len(golden("seen", formats.SEEN_VERSIONS[-1]))) == len(DIGESTS)
+        assert formats.seen_count(len(golden("seen", version)), version) == len(DIGESTS)
     with pytest.raises(UnknownFormatError, match="has version 255"):
         formats.seen_digests(b"\xff" + golden("seen", formats.SEEN_VERSIONS[-1])[1:])
+
+
+def test_a_row_of_dedup_ids_without_copies_is_as_small_as_before() -> None:
+    assert _packed_ids([]) == _packed_ids([0, 0, 0]) == golden("seen", 6)
+    for count in range(1, 129):
+        packed = formats.pack_seen([bytes(16)] * count, [0] * count, [1] * count, [16] * count)
+        assert formats.seen_count(len(packed), packed[0]) == count
 
 
 def _image() -> tuple[ImageMaker, SeenTable]:

@@ -201,7 +201,7 @@ def test_slots_bring_the_ids_that_items_hold_and_say_which_are_free(shard):
     shard.rest()
     answer = Completion(lambda _: None)
     shard.state.slot_moves.hold(
-        [HeldId(9, 4, NUMBER + 1, digest("a", NUMBER + 1), 9)],
+        [HeldId(9, 4, NUMBER + 1, digest("a", NUMBER + 1), 9, 3)],
         [(NamespaceDigest(NUMBER, digest("mine")), Holder(0, own.made[0]))],
         answer,
     )
@@ -212,3 +212,4 @@ def test_slots_bring_the_ids_that_items_hold_and_say_which_are_free(shard):
     repeat = shard.call("a", number=NUMBER + 1)
     shard.rest()
     assert [*repeat.firsts.values()] == [(4, 9)]
+    assert [*repeat.first_copies.values()] == [3], "with the copies behind it"

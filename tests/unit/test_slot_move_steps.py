@@ -38,7 +38,7 @@ def from_elsewhere(first: int, count: int, read_to: int, age_ms: int = 0) -> Mov
     """Ids that another shard has, each with an item there."""
     slot = HITHER.slots[0]
     found = [
-        MovedId(age_ms, digest_of(NUMBER, b"", slot, f"id-{at}"), (OTHER, 1_000 + at))
+        MovedId(age_ms, digest_of(NUMBER, b"", slot, f"id-{at}"), (OTHER, 1_000 + at), at % 17)
         for at in range(first, first + count)
     ]
     return MovedIds(NUMBER, b"n7", found, read_to, HITHER)
@@ -134,6 +134,7 @@ def test_the_next_owner_knows_what_has_come_so_far_and_where_to_go_on(shard):
     outcome = shard.call("id-0", "id-249", slot=HITHER.slots[0])
     shard.rest()
     assert sorted(outcome.firsts.values()) == [(OTHER, 1_000), (OTHER, 1_249)]
+    assert [*outcome.first_copies.values()] == [249 % 17], "the first has no copy"
     told = shard.stored.tables.moved[NUMBER]
     assert (told.read_to, told.first, told.moved_end) == (280, 0, 250)
 

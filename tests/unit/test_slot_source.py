@@ -8,7 +8,7 @@ import pytest
 
 from foqs.shard.port import SeenName
 from foqs.storage.schema import statements as sql
-from foqs.storage.shard.formats import SEEN_ENTRY_BYTES
+from foqs.storage.shard.formats import SEEN_ENTRY_BYTES, SEEN_VERSIONS
 from foqs.storage.shard.slot_source import SlotSource
 
 
@@ -21,9 +21,9 @@ class ChangingShard(SlotSource):
         self._is_there = not begins
 
     def _rows(self, statement: str, *arguments: object) -> Any:
-        names, extents = [(1, b"one")], [(1, 0, 0, 1 + 3 * SEEN_ENTRY_BYTES, 0)]
+        names, extents = [(1, b"one")], [(1, 0, 0, 1 + 3 * SEEN_ENTRY_BYTES, SEEN_VERSIONS[0], 0)]
         if self._is_there:
-            names, extents = [*names, (2, b"two")], [*extents, (2, 0, 0, 1 + 2 * SEEN_ENTRY_BYTES, 0)]
+            names, extents = [*names, (2, b"two")], [*extents, (2, 0, 0, 1 + 2 * SEEN_ENTRY_BYTES, SEEN_VERSIONS[0], 0)]
         found = {sql.READ_NAMESPACES: names, sql.READ_SEEN_EXTENTS: extents, sql.READ_ARRIVED: []}[statement]
         self._left -= 1
         if not self._left:

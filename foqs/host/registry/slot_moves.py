@@ -364,9 +364,9 @@ def _read(source: Source, log: SeenName, first: int, move: SlotMove) -> tuple[Mo
     # Without rows, they were forgotten meanwhile.
     read_to = rows[-1].first + len(rows[-1].digests) if rows else min(end, log.end)
     ids = [
-        MovedId(max(0, steady_ms - row.at_ms), digest, item)
+        MovedId(max(0, steady_ms - row.at_ms), digest, item, row.copies_of(at))
         for row in rows
-        for digest, item in zip(row.digests, row.items, strict=True)
+        for at, (digest, item) in enumerate(zip(row.digests, row.items, strict=True))
         if (slot := slot_of_digest(digest)) in slots and (row.first >= log.moved_first or slot not in again)
     ]
     return MovedIds(log.namespace, log.name, ids, read_to, move), read_to

@@ -97,7 +97,9 @@ class DistantHolders:
                 return list(held)  # A shard is removed when it holds no item.
             place = row.place, row.server
         living = await self._lane.call(partial(self._read, shard_id, place, wanted))
-        return [one for one in held if living.get(NamespaceDigest(namespace.number, one.digest)) != one.holder]
+        return [
+            one for one in held if not one.holder.is_same(living.get(NamespaceDigest(namespace.number, one.digest)))
+        ]
 
     def _read(
         self, shard_id: int, place: tuple[str, str], wanted: Sequence[NamespaceDigest]

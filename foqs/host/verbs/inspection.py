@@ -27,7 +27,7 @@ from foqs.model.item import Outcome
 from foqs.model.namespace import Namespace
 from foqs.model.serial import slot_of_serial
 from foqs.model.topic import ShardTopic
-from foqs.model.topic_name import base_of, described, in_sequence, sequence_of
+from foqs.model.topic_name import base_of, described, in_sequence, of_topic, parts, sequence_of
 from foqs.shard.port import ItemRow
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Completion, Events, LookUp
@@ -142,7 +142,7 @@ class Inspection:
             if not found.done():
                 found.set_result(self._stored_item(shard_id, row, shard.topic_of(row).name, FAILURES_SHOWN_MAX))
 
-        errors = await self._on_rows(namespace, places, act, with_payload=True)
+        errors = await self._on_rows(namespace, places, _on_one_item(act, lambda _: 0), with_payload=True)
         if not found.done():
             raise errors[0]
         return found.result()
@@ -287,6 +287,7 @@ class Inspection:
             for position, shard_id, key in places
             for offset in range(copies.get(position, 0) + 1)
         ]
+        act = _on_one_item(act, lambda at: all_copies[at][0])
         found = await self._on_rows(namespace, [(at, *place[1:]) for at, place in enumerate(all_copies)], act)
         failed: dict[int, list[FoqsError]] = {}
         for at, error in found.items():
@@ -397,6 +398,26 @@ def _shards_of(item_ids: Sequence[str]) -> set[int]:
         with suppress(InvalidArgumentError):
             found.add(ids.parse(item_id)[0])
     return found
+
+
+def _on_one_item(act: Act, item_at: Callable[[int], int]) -> Act:
+    """Return an `act` that refuses rows which are no copies of their item; `item_at` returns the item of a position.
+
+    The copies of an item are of one topic and one time, and their groups are in order. An id that was made up can name
+    others.
+    """
+    before: dict[int, tuple[str, int, str]] = {}
+
+    def act_on_copy(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:
+        name, item = shard.topic_of(row).name, item_at(position)
+        found = of_topic(name), row.enqueued_at, parts(name)[1]
+        known = before.setdefault(item, found)
+        if known is not found and (known[:2] != found[:2] or known[2] >= found[2]):
+            raise NotFoundError(f"item {ids.item_id(shard.shard_id, row.key)} is no copy of the item of this id")
+        before[item] = found
+        act(shard, row, completion, position)
+
+    return act_on_copy
 
 
 def _delete(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:

@@ -41,7 +41,11 @@ class OncePart:
         """Return the repeats whose first item held their id on another shard, and might have ended since."""
         outcome, found = self.outcome, self.outcome.elsewhere
         return [
-            HeldElsewhere(position, found[item.key], Holder(*outcome.firsts[item.key]))
+            HeldElsewhere(
+                position,
+                found[item.key],
+                Holder(*outcome.firsts[item.key], outcome.first_copies.get(item.key, 0)),
+            )
             for position, item in (self._made.items.items() if found else ())
             if item.key in found
         ]
@@ -60,8 +64,8 @@ class OncePart:
             if key in made:
                 result.ids[position] = self._made.id_of(shard_id, item)
             elif key in firsts:
-                # The first one had as many copies as this one would have, unless groups have changed since.
-                copies_count = len(self._made.copies.get(key, ()))
+                # Groups can have changed since, and the first one can be of another topic: its own number counts.
+                copies_count = outcome.first_copies.get(key, 0)
                 first_id = ids.item_id(*firsts[key])
                 result.ids[position] = ids.with_copies(first_id, copies_count) if copies_count else first_id
                 result.duplicates.append(position)

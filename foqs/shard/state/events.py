@@ -63,7 +63,7 @@ class DepthRoom(Protocol):
 class OnceOutcome:
     """The outcome of one `insert_once`, by the keys of its items. Items without an entry are still under way."""
 
-    __slots__ = ("copies", "elsewhere", "errors", "firsts", "holding", "made", "refusal", "room")
+    __slots__ = ("copies", "elsewhere", "errors", "first_copies", "firsts", "holding", "made", "refusal", "room")
 
     def __init__(
         self,
@@ -86,6 +86,8 @@ class OnceOutcome:
         """The keys of durable items that are the first ones with their dedup ids."""
         self.firsts: dict[int, tuple[int, int]] = {}
         """Shard and key of the item made earlier with the same dedup id, by the key of the item that was not made."""
+        self.first_copies: dict[int, int] = {}
+        """The number of copies behind the items of `firsts` that have some, by the same keys."""
         self.elsewhere: dict[int, bytes] = {}
         """The digests of those of `firsts` that held their ids on another shard, which alone knows whether they still
         do, by the key of the item that was not made.

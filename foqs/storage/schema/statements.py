@@ -127,8 +127,9 @@ _LAST_SEEN = "(SELECT {} FROM seen WHERE seen.namespace = number ORDER BY first 
 # Read both ends of each log. MIN and MAX would read all of it.
 READ_SEEN_EXTENTS = ended(
     f"SELECT number, {_FIRST_SEEN.format('first')}, {_LAST_SEEN.format('first')}, "
-    f"{_LAST_SEEN.format('OCTET_LENGTH(entries)')}, {_LAST_SEEN.format('at_ms')} FROM namespace",
-    "uuuss",
+    f"{_LAST_SEEN.format('OCTET_LENGTH(entries)')}, {_LAST_SEEN.format('ASCII(entries)')}, "
+    f"{_LAST_SEEN.format('at_ms')} FROM namespace",
+    "uuusus",
 )
 READ_SEEN_LOG = ended(
     "SELECT namespace, first, at_ms, entries FROM seen WHERE namespace = %s AND first >= %s ORDER BY first LIMIT %s",
@@ -154,15 +155,15 @@ READ_SEEN = ended(
     "SELECT namespace, first, at_ms, entries FROM seen WHERE namespace = {} AND ({}) ORDER BY first", "uuss"
 )
 READ_HELD = ended(
-    "SELECT namespace, digest, shard_id, first FROM held_id FORCE INDEX (by_digest) "
+    "SELECT namespace, digest, shard_id, first, copies FROM held_id FORCE INDEX (by_digest) "
     "WHERE namespace = {} AND digest IN ({})",
-    "usuu",
+    "usuuu",
 )
 READ_HOLDING = ended("SELECT DISTINCT namespace FROM held_id FORCE INDEX (by_digest)", "u")
 SCAN_HELD = ended(
-    "SELECT id, shard_id, namespace, digest, first FROM held_id FORCE INDEX (PRIMARY) "
+    "SELECT id, shard_id, namespace, digest, first, copies FROM held_id FORCE INDEX (PRIMARY) "
     "WHERE id > %s OR (id = %s AND shard_id > %s) ORDER BY id, shard_id LIMIT %s",
-    "uuusu",
+    "uuusuu",
 )
 READ_ITEMS = ended(
     f"SELECT {', '.join(names(ITEM_COLUMNS))} FROM item FORCE INDEX (PRIMARY) WHERE {{}} ORDER BY id", _ITEM_ENDS
@@ -259,7 +260,7 @@ DELETE_SEEN_PARTS = (
 )
 # A copy of ids that came with slots can be repeated.
 INSERT_HELD = (
-    "INSERT INTO held_id (id, shard_id, namespace, digest, first) VALUES {} "
+    "INSERT INTO held_id (id, shard_id, namespace, digest, first, copies) VALUES {} "
     "ON DUPLICATE KEY UPDATE first = LEAST(first, VALUES(first))"
 )
 DELETE_HELD = "DELETE FROM held_id WHERE shard_id = {} AND ({}) ORDER BY id LIMIT {}"

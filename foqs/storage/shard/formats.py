@@ -28,8 +28,8 @@ from foqs.storage.schema.item_columns import CONTENT_COLUMNS, GIVEN_COLUMNS, pac
 PACK_VERSIONS: Final = sorted({column.since for column in (*GIVEN_COLUMNS, *CONTENT_COLUMNS)})
 TOMBSTONE_VERSIONS: Final = [1]
 CLAIM_VERSIONS: Final = [1]
-SEEN_VERSIONS: Final = [3, 6]
-"""The sixth has the slot of each id at the end of its digest."""
+SEEN_VERSIONS: Final = [3, 6, 12]
+"""The sixth has the slot of each id at the end of its digest, and the twelfth the number of copies of each item."""
 
 
 class UnknownFormatError(OwnershipLostError):
@@ -65,7 +65,9 @@ _pack_head = _LAYOUTS[_PACK_VERSION].head.pack
 _COUNT: Final = Struct(">BI")
 _TOMBSTONE_VERSION: Final = TOMBSTONE_VERSIONS[-1]
 _CLAIM_VERSION: Final = CLAIM_VERSIONS[-1].to_bytes(1, "big")
-_SEEN_VERSION: Final = SEEN_VERSIONS[-1].to_bytes(1, "big")
+_SEEN_WITH_COPIES: Final = SEEN_VERSIONS[-1]
+_SEEN_ALONE: Final = 6
+"""The version of a row without copies, which says the same in less."""
 SEEN_ENTRY_BYTES: Final = DIGEST_BYTES + 2 + 8
 _ENTRY: Final = Struct(">QI")
 _pack_entry = _ENTRY.pack
@@ -141,31 +143,42 @@ def unpack_entries(packed: bytes) -> list[tuple[int, int]]:
     return list(_ENTRY.iter_unpack(packed[1:]))
 
 
-def pack_seen(digests: Sequence[bytes], shard_ids: Sequence[int], keys: Sequence[int]) -> bytes:
-    """Encode dedup ids as a row of the log: the digests, then the shard of each id's item, then its key."""
-    count = len(digests)
-    return _SEEN_VERSION + b"".join(digests) + Struct(f">{count}H{count}Q").pack(*shard_ids, *keys)
+def pack_seen(
+    digests: Sequence[bytes], shard_ids: Sequence[int], keys: Sequence[int], copies_counts: Sequence[int] = ()
+) -> bytes:
+    """Encode dedup ids as a row of the log: the digests, then the shard of each id's item, then its key.
+
+    The numbers of copies behind the first ones come last, if the items have any.
+    """
+    count, has_copies = len(digests), any(copies_counts)
+    version = _SEEN_WITH_COPIES if has_copies else _SEEN_ALONE
+    numbers = Struct(f">{count}H{count}Q").pack(*shard_ids, *keys)
+    return bytes([version]) + b"".join(digests) + numbers + (bytes(copies_counts) if has_copies else b"")
 
 
-def unpack_seen(packed: bytes) -> tuple[list[bytes], list[tuple[int, int]]]:
-    """Return the digests, with shard and key of each id's item. Raises UnknownFormatError."""
-    _version(packed, SEEN_VERSIONS)
-    count = seen_count(len(packed))
+def unpack_seen(packed: bytes) -> tuple[list[bytes], list[tuple[int, int]], tuple[int, ...]]:
+    """Return the digests, with shard and key of each id's item, and the numbers of copies behind these.
+
+    The last tuple is empty for items without copies. Raises UnknownFormatError.
+    """
+    version = _version(packed, SEEN_VERSIONS)
+    count = seen_count(len(packed), version)
     end = 1 + count * DIGEST_BYTES
     numbers = Struct(f">{count}H{count}Q").unpack_from(packed, end)
     digests = [packed[at : at + DIGEST_BYTES] for at in range(1, end, DIGEST_BYTES)]
-    return digests, list(zip(numbers[:count], numbers[count:], strict=True))
+    copies_counts = packed[1 + count * SEEN_ENTRY_BYTES :] if version >= _SEEN_WITH_COPIES else b""
+    return digests, list(zip(numbers[:count], numbers[count:], strict=True)), tuple(copies_counts)
 
 
 def seen_digests(packed: bytes) -> bytes:
     """Return the digests alone, side by side. Raises UnknownFormatError."""
-    _version(packed, SEEN_VERSIONS)
-    return packed[1 : 1 + seen_count(len(packed)) * DIGEST_BYTES]
+    version = _version(packed, SEEN_VERSIONS)
+    return packed[1 : 1 + seen_count(len(packed), version) * DIGEST_BYTES]
 
 
-def seen_count(size_bytes: int) -> int:
-    """Return the number of ids in a row whose entries have `size_bytes`."""
-    return size_bytes // SEEN_ENTRY_BYTES
+def seen_count(size_bytes: int, version: int) -> int:
+    """Return the number of ids in a row whose entries have `size_bytes` and this version as their first byte."""
+    return (size_bytes - 1) // (SEEN_ENTRY_BYTES + (version >= _SEEN_WITH_COPIES))
 
 
 def _version(packed: bytes, known: Sequence[int]) -> int:

@@ -25,12 +25,12 @@ def take_held(rows: Iterable[Sequence[Any]], holders: dict[NamespaceDigest, Hold
     One living item holds an id. A row of another shard can be of an item that has ended, so one of this shard counts
     before it.
     """
-    for namespace, digest, shard_id, first in rows:
+    for namespace, digest, shard_id, first, copies_count in rows:
         one = NamespaceDigest(namespace, bytes(digest))
         if first == FREED:
             continue
         if one not in holders or shard_id == own_shard_id:
-            holders[one] = Holder(shard_id, first)
+            holders[one] = Holder(shard_id, first, copies_count)
 
 
 def held_writes(held: HeldChanges, shard_id: int) -> list[str]:
@@ -39,7 +39,7 @@ def held_writes(held: HeldChanges, shard_id: int) -> list[str]:
     for namespace, digests in _listed(held.freed):
         script += [one.format(namespace, digests, shard_id) for one in (sql.FREE_HELD, sql.FREE_DISTANT)]
     for (namespace, digest), holder in held.released:
-        script.append(sql.RELEASE_HELD % (namespace, _literal(digest), *holder))
+        script.append(sql.RELEASE_HELD % (namespace, _literal(digest), holder.shard_id, holder.first))
     for start in range(0, len(held.new), _ROWS_MAX):
         rows = ",".join(map(_row, held.new[start : start + _ROWS_MAX]))
         script.append(sql.INSERT_HELD.format(rows))
@@ -70,4 +70,5 @@ def _literal(digest: bytes) -> str:
 
 
 def _row(held: HeldId) -> str:
-    return f"({held.key:d},{held.shard_id:d},{held.namespace:d},{_literal(held.digest)},{held.first:d})"
+    ends = f"{held.first:d},{held.copies_count:d}"
+    return f"({held.key:d},{held.shard_id:d},{held.namespace:d},{_literal(held.digest)},{ends})"

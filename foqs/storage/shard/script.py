@@ -308,7 +308,7 @@ def _seen_rows(transaction: Transaction, shard_id: int) -> list[tuple[int, int, 
             row.namespace,
             row.first,
             row.at_ms,
-            pack_seen(row.digests, row.shard_ids or [shard_id] * len(row.keys), row.keys),
+            pack_seen(row.digests, row.shard_ids or [shard_id] * len(row.keys), row.keys, row.copies_counts),
         )
         for row in transaction.seen_new
     ]

@@ -19,8 +19,15 @@ def read_seen_extents(rows: Callable[..., Any]) -> list[SeenExtent]:
     """Read the extents of all logs of named namespaces; `rows` runs a statement in the owner's session."""
     moved = {namespace: moved_end for namespace, *_, moved_end in rows(sql.READ_ARRIVED)}
     return [
-        SeenExtent(namespace, first, last_first, last_first + seen_count(size_bytes), at_ms, moved.get(namespace, 0))
-        for namespace, first, last_first, size_bytes, at_ms in rows(sql.READ_SEEN_EXTENTS)
+        SeenExtent(
+            namespace,
+            first,
+            last_first,
+            last_first + seen_count(size_bytes, version),
+            at_ms,
+            moved.get(namespace, 0),
+        )
+        for namespace, first, last_first, size_bytes, version, at_ms in rows(sql.READ_SEEN_EXTENTS)
         if first is not None
     ]
 

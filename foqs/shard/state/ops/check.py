@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from foqs.model import limits
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError, NotWrittenError
-from foqs.model.held import NamespaceDigest
+from foqs.model.held import Holder, NamespaceDigest
 from foqs.model.item import ShardItem
 from foqs.model.seen import known_by
 from foqs.shard.port import SeenRow, Transaction, TransactionResult
@@ -121,10 +121,14 @@ class Checking(Operation):
                 new.setdefault(id(check.outcome), []).append(check)
                 continue
             source.repeats_count += 1
-            check.outcome.firsts[check.item.key] = first
+            shard_id, key, copies_count = first
+            check.outcome.firsts[check.item.key] = (shard_id, key)
+            if copies_count:
+                check.outcome.first_copies[check.item.key] = copies_count
             if is_elsewhere:
                 check.outcome.elsewhere[check.item.key] = check.digest
-            dedup.note_firsts([check.digest], first[0], [first[1]], is_held_elsewhere=is_elsewhere)
+            copies_counts = {key: copies_count} if copies_count else {}
+            dedup.note_firsts([check.digest], shard_id, [key], copies_counts, is_held_elsewhere=is_elsewhere)
             dedup.end(check.item, check.completion, check.outcome)
         for checks in new.values():
             source.misses_count += sum([bool(check.blocks) for check in checks])
@@ -132,14 +136,14 @@ class Checking(Operation):
             dedup.insert([check.item for check in checks], [check.digest for check in checks], completion, outcome)
             source.answered(completion, len(checks))
 
-    def _first_of(self, check: Check, result: TransactionResult) -> tuple[tuple[int, int] | None, bool]:
-        """Return shard and key of the item that has taken the id, and True if it held the id on another shard."""
+    def _first_of(self, check: Check, result: TransactionResult) -> tuple[Holder | None, bool]:
+        """Return the item that has taken the id, and True if it held the id on another shard."""
         namespace = check.item.topic.namespace
         seen = find_seen(namespace, check.digest, check.blocks, result.seen)
         holder = result.held.get(NamespaceDigest(namespace, check.digest)) if result.held else None
         if seen is not None or holder is None:
             return seen, False
-        return (holder.shard_id, holder.first), holder.shard_id != self._dedup.held.shard_id
+        return holder, holder.shard_id != self._dedup.held.shard_id
 
     def rolled_back(self, error: FoqsError) -> None:
         self._refuse(NotWrittenError(error.message))
@@ -155,15 +159,16 @@ class Checking(Operation):
 
 def find_seen(
     namespace: int, digest: bytes, blocks: Sequence[int], seen: Mapping[tuple[int, int], list[SeenRow]]
-) -> tuple[int, int] | None:
-    """Return shard and key of the first item with the digest; if several count as first, of the youngest.
+) -> Holder | None:
+    """Return the first item with the digest; if several count as first, the youngest.
 
     None if the log does not have the digest, and if its youngest entry says that it was made free.
     """
     known = known_by(digest)
     for block in sorted(blocks, reverse=True):
         for row in reversed(seen.get((namespace, block), [])):
-            for found, item in zip(reversed(row.digests), reversed(row.items), strict=True):
-                if known_by(found) == known:
-                    return item if item[1] != NO_ITEM else None
+            for at in range(len(row.digests) - 1, -1, -1):
+                if known_by(row.digests[at]) == known:
+                    shard_id, key = row.items[at]
+                    return Holder(shard_id, key, row.copies_of(at)) if key != NO_ITEM else None
     return None

@@ -71,6 +71,11 @@ class Firsts:
         self.completion = completion
         self.outcome = outcome
 
+    def copies_counts(self) -> dict[int, int]:
+        """Return the number of copies behind those items that have some, by key."""
+        copies = self.outcome.copies
+        return {item.key: len(copies[item.key]) for item in self.items if item.key in copies} if copies else {}
+
     def refuse(self, error: FoqsError) -> None:
         self._source.firsts_count -= 1
         self._source.refuse(self.items, self.digests, self.completion, self.outcome, error)
@@ -250,11 +255,18 @@ class Dedup:
     # ---- outcomes ----
 
     def note_firsts(
-        self, digests: Iterable[bytes], shard_id: int, keys: Iterable[int], *, is_held_elsewhere: bool = False
+        self,
+        digests: Iterable[bytes],
+        shard_id: int,
+        keys: Iterable[int],
+        copies_counts: Mapping[int, int],
+        *,
+        is_held_elsewhere: bool = False,
     ) -> None:
         """Note the first items with these digests. The items that wait for them get their ids.
 
-        `is_held_elsewhere`: the first item held its id on that shard, which alone knows whether it still does.
+        `copies_counts` has the number of copies behind those keys that have some. `is_held_elsewhere`: the first item
+        held its id on that shard, which alone knows whether it still does.
         """
         pending, repeats = self.pending, self.repeats
         for digest, key in zip(digests, keys, strict=True):
@@ -262,6 +274,8 @@ class Dedup:
             if repeats and digest in repeats:
                 for repeat in repeats.pop(digest):
                     repeat.outcome.firsts[repeat.item.key] = (shard_id, key)
+                    if key in copies_counts:
+                        repeat.outcome.first_copies[repeat.item.key] = copies_counts[key]
                     if is_held_elsewhere:
                         repeat.outcome.elsewhere[repeat.item.key] = digest
                     self.end(repeat.item, repeat.completion, repeat.outcome)

@@ -27,7 +27,10 @@ class Holds:
         """Let an inserted item hold its id, as long as one of its copies lives."""
         first, namespace = copies[0].key, copies[0].topic.namespace
         self.namespaces.add(namespace)
-        changes_of(transaction).new += [HeldId(one.key, self.shard_id, namespace, digest, first) for one in copies]
+        behind = len(copies) - 1
+        changes_of(transaction).new += [
+            HeldId(one.key, self.shard_id, namespace, digest, first, behind) for one in copies
+        ]
 
     def note_ends(self, transaction: Transaction) -> None:
         """Note which items the planned transaction ends: it deletes them, or makes them dead letters."""

@@ -32,7 +32,7 @@ class Remembering(Operation):
     def write(self, transaction: Transaction, now: Now) -> None:
         windows = self._source.windows
         for namespace, firsts in self._by_namespace.items():
-            digests, keys = self._logged(transaction, firsts)
+            digests, keys, copies_counts = self._logged(transaction, firsts)
             if not digests:
                 continue
             window = windows.get(namespace)
@@ -42,16 +42,22 @@ class Remembering(Operation):
             while start < len(digests):
                 stop = start + BLOCK_IDS - number % BLOCK_IDS
                 part = digests[start:stop]
-                self._rows.append(SeenIds(namespace, number, now.steady_ms, part, keys[start:stop]))
+                counts = copies_counts[start:stop]
+                self._rows.append(SeenIds(namespace, number, now.steady_ms, part, keys[start:stop], None, counts))
                 start, number = stop, number + len(part)
         transaction.seen_new = self._rows
 
-    def _logged(self, transaction: Transaction, firsts: Sequence[Firsts]) -> tuple[list[bytes], list[int]]:
-        """Return the digests for the log, with the keys of their items. All other items hold their ids instead."""
+    def _logged(self, transaction: Transaction, firsts: Sequence[Firsts]) -> tuple[list[bytes], list[int], list[int]]:
+        """Return the digests for the log, the keys of their items, and the numbers of copies behind these, if any.
+
+        All other items hold their ids instead.
+        """
         digests: list[bytes] = []
         keys: list[int] = []
+        counts: dict[int, int] = {}
         for some in firsts:
             holding = some.outcome.holding
+            counts |= some.copies_counts()
             if not holding:
                 digests += some.digests
                 keys += [item.key for item in some.items]
@@ -63,7 +69,7 @@ class Remembering(Operation):
                 else:
                     digests.append(digest)
                     keys.append(item.key)
-        return digests, keys
+        return digests, keys, [counts.get(key, 0) for key in keys] if counts else []
 
     def committed(self, result: TransactionResult, now: Now) -> None:
         source, shard_id = self._source, self._index.shard_id
@@ -76,7 +82,7 @@ class Remembering(Operation):
             for some in firsts:
                 keys = [item.key for item in some.items]
                 some.outcome.made += keys
-                source.note_firsts(some.digests, shard_id, keys)
+                source.note_firsts(some.digests, shard_id, keys, some.copies_counts())
                 source.firsts_count -= 1
 
     def rolled_back(self, error: FoqsError) -> None:

@@ -34,6 +34,8 @@ class MovedId(NamedTuple):
     digest: bytes
     item: tuple[int, int]
     """Shard and key."""
+    copies_count: int = 0
+    """The number of copies behind the item."""
 
 
 class MovedIds(NamedTuple):
@@ -209,6 +211,7 @@ def _rows(moved: MovedIds, number: int, steady_ms: int) -> list[SeenIds]:
         part = moved.ids[start:stop]
         at_ms = steady_ms - min([one.age_ms for one in part])
         keys, shard_ids = [one.item[1] for one in part], [one.item[0] for one in part]
-        rows.append(SeenIds(moved.namespace, number, at_ms, [one.digest for one in part], keys, shard_ids))
+        digests, copies_counts = [one.digest for one in part], [one.copies_count for one in part]
+        rows.append(SeenIds(moved.namespace, number, at_ms, digests, keys, shard_ids, copies_counts))
         start, number = stop, number + len(part)
     return rows
