@@ -67,8 +67,8 @@ class CensusAnswer(NamedTuple):
     shard; 0 for none.
     """
     held: bytes = b""
-    """A bit for each closed thing of the census, in order: 1 if the shard holds items of it. A build that knows nothing
-    of closed things answers without any.
+    """A bit for each closed thing of the census, in order: 1 if the shard holds items of it. It has at least one byte
+    from every build that knows closed things and consumer groups, and none from an older one.
     """
 
 
@@ -95,9 +95,16 @@ def held_of(census: Census, answers: Iterable[CensusAnswer]) -> set[Closed]:
     return found
 
 
-def of_old_builds(census: Census, answers: Iterable[CensusAnswer]) -> list[int]:
-    """Return the shards whose owners know no closed things, if the census closes any."""
-    return [answer.shard_id for answer in answers if census.closes and not answer.held]
+NOTHING_HELD = bits_of(())
+"""The `held` of an answer to a census that closes nothing."""
+
+
+def of_old_builds(census: Census, answers: Iterable[CensusAnswer], *, is_of_groups: bool = False) -> list[int]:
+    """Return the shards whose owners know no closed things, if the census closes any or is about consumer groups.
+
+    Such an owner makes no copies, and would say so by no answer of its own.
+    """
+    return [answer.shard_id for answer in answers if (census.closes or is_of_groups) and not answer.held]
 
 
 _CLOSED = Struct(">BH")

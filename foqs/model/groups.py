@@ -24,7 +24,7 @@ GROUPS_COPYING_PER_PREFIX_MAX = 4
 COPY_RETRY_MS = 10_000
 """The retry_after_ms of a creation that finds too many copies under way."""
 GROUPS_PER_NAMESPACE_MAX = 10_000
-"""The most consumer groups of all topics of a namespace. Every host keeps all groups in memory."""
+"""The most consumer groups of all topics of a namespace, with each deleted group "". Every host keeps all groups in memory."""
 COPIES_PER_CALL_MAX = 4_000
 """The most items of one enqueue, counted once for each group that gets a copy."""
 
@@ -51,6 +51,11 @@ class TopicGroup:
     @property
     def hidden_name(self) -> str:
         return hidden(self.topic, self.group)
+
+    @property
+    def is_plain(self) -> bool:
+        """Return True for the group "" of a topic from which it was not deleted. No row is stored for it."""
+        return not self.group and not self.is_deleted
 
     def is_alike(self, other: TopicGroup) -> bool:
         """Return True if both treat their items alike, and both have or have no copies of earlier items."""
@@ -185,6 +190,7 @@ class GroupBook:
     def create(self, wanted: TopicGroup) -> TopicGroup:
         """Return the group to store; the known one if it is alike, because a creation can be repeated.
 
+        The group "" exists unless it was deleted, and so its creation is one of a known group.
         Raises AlreadyExistsError, PausedError while a deleted group of that name still holds items, and
         InvalidArgumentError for one too many.
         """
@@ -206,24 +212,37 @@ class GroupBook:
         return wanted
 
     def delete(self, topic: str, group: str) -> TopicGroup:
-        """Return the deleted group to store. Raises NotFoundError."""
+        """Return the deleted group to store.
+
+        Raises NotFoundError, and InvalidArgumentError if nobody would get the items of the topic, or for one row too
+        many.
+        """
         known = self._of_topic.get(group)
         if known is None and not group:
             known = TopicGroup(topic, "")
+            self._check_closable(topic)
         if known is None:
             raise NotFoundError(f"topic {topic!r} has no group {group!r}")
         return replace(known, is_deleted=True, is_copying=False)
 
-    def _check_room(self, wanted: TopicGroup) -> None:
-        if not wanted.group:
-            raise AlreadyExistsError(
-                f"the own group of topic {wanted.topic!r} is always there, unless it was deleted: name another"
+    def _check_closable(self, topic: str) -> None:
+        if all(one.is_deleted for one in self._of_topic.values()):
+            raise InvalidArgumentError(
+                f"topic {topic!r} has no group but its own, which cannot be deleted then: create another one first"
             )
+        self._check_namespace()
+
+    def _check_room(self, wanted: TopicGroup) -> None:
+        if wanted.is_plain:
+            return
         count = len([one for one in self._of_topic if one])
         if count >= GROUPS_PER_TOPIC_MAX:
             raise InvalidArgumentError(
                 f"topic {wanted.topic!r} has {count} groups, and the limit is {GROUPS_PER_TOPIC_MAX}: delete one"
             )
+        self._check_namespace()
+
+    def _check_namespace(self) -> None:
         if self._namespace_count >= GROUPS_PER_NAMESPACE_MAX:
             raise InvalidArgumentError(
                 f"the topics of the namespace have {self._namespace_count} groups, and the limit is "

@@ -42,12 +42,13 @@ class FakeCensuses:
         database.tables.censuses[census.id] = (census, database.now_ms() + limits.CENSUS_EXPIRY_MS)
         return census
 
-    def counted(self, census: Census) -> tuple[list[CensusAnswer], list[int]]:
+    def counted(self, census: Census, *, is_of_groups: bool = False) -> tuple[list[CensusAnswer], list[int]]:
         tables = self._reach().tables
         if census.id not in tables.censuses:
             raise UnavailableError("the census is over")
         answers = list(tables.answers.get(census.id, {}).values())
-        return answers, sorted({*unanswered(tables.epochs, answers), *of_old_builds(census, answers)})
+        old = of_old_builds(census, answers, is_of_groups=is_of_groups)
+        return answers, sorted({*unanswered(tables.epochs, answers), *old})
 
 
 class FakeSlots:

@@ -81,7 +81,7 @@ class FakeGroups:
             tables.jobs.jobs[key] = replace(tables.jobs.jobs[key], state=state, updated_at_ms=self._reach().now_ms())
 
     def finish(self, change: GroupChange) -> TopicGroup | list[int]:
-        _, missing = self._censuses.counted(change.census)
+        _, missing = self._censuses.counted(change.census, is_of_groups=True)
         if missing:
             return missing
         self._censuses.end(change.census)
@@ -97,14 +97,14 @@ class FakeGroups:
         return GroupChange(found, self._censuses.begin(0, number, found.hidden_name))
 
     def finish_forgetting(self, change: GroupChange) -> TopicGroup | list[int]:
-        answers, missing = self._censuses.counted(change.census)
+        answers, missing = self._censuses.counted(change.census, is_of_groups=True)
         if held := sum([answer.items_count for answer in answers]):
             raise still_held(change.group, held)
         if missing:
             return missing
         tables, number = self._reach().tables, change.census.topic_namespace
         some = tables.groups.get(number, {})
-        rest = {name: one for name, one in some.items() if name != change.group.hidden_name or not one.is_deleted}
+        rest = {name: one for name, one in some.items() if one != change.group}
         tables.groups = {**tables.groups, number: rest}
         self._censuses.end(change.census)
         return change.group
@@ -123,6 +123,6 @@ class FakeGroups:
     def _stored(self, number: int, group: TopicGroup) -> GroupChange:
         tables = self._reach().tables
         some = tables.groups.get(number, {})
-        if some.get(group.hidden_name) != group:
+        if not group.is_plain and some.get(group.hidden_name) != group:
             tables.groups = {**tables.groups, number: {**some, group.hidden_name: group}}
         return GroupChange(group, self._censuses.begin(0))

@@ -202,9 +202,15 @@ def test_a_topic_can_be_read_by_its_groups_alone(world: World) -> None:
     with pytest.raises(foqs.InvalidArgumentError, match=r"read by its groups alone.*\('audit'\)"):
         world.client.dequeue(NS, "t")
     assert taken(world, "audit") == [b"x"]
-    world.admin.create_group(NS, "t", "")
+    for settings in ({"ttl_ms": 1_000}, {"delay_ms": 1_000}, {"from_queued": True}):
+        with pytest.raises(foqs.InvalidArgumentError, match="own group of topic 't' takes no settings"):
+            world.admin.create_group(NS, "t", "", **settings)
+    for _ in range(2):
+        assert world.admin.create_group(NS, "t", "").group == "", "a creation can be repeated"
     world.client.enqueue(NS, "t", b"y")
     assert taken(world) == [b"y"]
+    with pytest.raises(foqs.InvalidArgumentError, match="has no group but its own"):
+        world.admin.delete_group(NS, "plain", "")
 
 
 def test_a_call_for_any_topic_gets_the_items_of_no_group_or_of_the_named_one(world: World) -> None:

@@ -16,7 +16,7 @@ from foqs.host.registry.namespaces import Namespaces, NamespaceView
 from foqs.host.shards.shards import Shards
 from foqs.host.shards.waiting import Answer, Waiting
 from foqs.model import limits
-from foqs.model.census import Census, CensusAnswer
+from foqs.model.census import NOTHING_HELD, Census, CensusAnswer
 from foqs.model.errors import FoqsError
 from foqs.model.namespace import number_in_use
 from foqs.shard.state.engine import ShardState
@@ -163,7 +163,7 @@ class Censuses:
                     _count(census, shard, namespaces),
                     max(namespaces.number_max, max(shard.index.namespace_names, default=0)),
                     self._slots.version_max,
-                    await _held(census, shard, namespaces) if census.closes else b"",
+                    await _held(census, shard, namespaces) if census.closes else NOTHING_HELD,
                 )
                 await namespaces.run_in_lane(lambda meta: meta.censuses.answer(census, [answer]))
         except (FoqsError, TimeoutError) as error:

@@ -23,14 +23,14 @@ class GroupCalls:
     async def create(self, namespace_name: str, wanted: TopicGroup, prefixes: Sequence[str] = ()) -> TopicGroup:
         """Declare a group. Each item that is enqueued after the return has a copy in it.
 
-        `prefixes` are those of `check_room_for_copy`.
+        `prefixes` are those of `check_room_for_copy`. The group "" needs the answers of all shards as others do: hosts that
+        still know it as deleted make no copy.
 
         Raises UnavailableError if the owner of a shard does not follow: the group is declared then, and the same call
         continues. Raises the errors of `GroupBook.create`.
         """
         self._namespaces.require_durable()
-        if await self.forget(namespace_name, wanted.topic, wanted.group) and not wanted.group:
-            return wanted
+        await self.forget(namespace_name, wanted.topic, wanted.group)
         change = await self._namespaces.calls.run(lambda meta: meta.groups.create(namespace_name, wanted, prefixes))
         what = f"group {wanted.group!r} is declared, and not known to all hosts: repeat the call"
         return await self._namespace_calls.finish(change.census, lambda meta: meta.groups.finish(change), what)

@@ -144,5 +144,5 @@ def _silent(shards: list[int], failure: str) -> str:
     shown = ", ".join(map(str, shards[:10])) + (", ..." if len(shards) > 10 else "")
     return (
         f"the owner of shard {shown} has not answered within {limits.CENSUS_MS_MAX} ms, and that is needed to know all "
-        f"its namespaces and items: {failure}; see that a host serves it, and try again"
+        f"its namespaces and items: {failure}; see that a host of this version serves it, and try again"
     )

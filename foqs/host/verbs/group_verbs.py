@@ -14,6 +14,7 @@ from foqs.host.registry.namespaces import Namespaces
 from foqs.host.verbs.namespace_verbs import bounding_prefixes
 from foqs.model import limits
 from foqs.model.calls import CallContext, GroupPage
+from foqs.model.errors import InvalidArgumentError
 from foqs.model.groups import NO_GROUPS, TopicGroup
 from foqs.model.jobs import COPY_ID_BYTES, copy_job_id
 from foqs.model.namespace import check_namespace_name
@@ -37,6 +38,11 @@ class GroupCreation:
         group = check_group(request.group, topic)
         ttl_ms = arguments.check_range("ttl_ms", request.ttl_ms, 0, limits.TTL_MS_MAX)
         delay_ms = arguments.check_range("delay_ms", request.delay_ms, 0, limits.DELAY_MS_MAX)
+        if not group and (ttl_ms or delay_ms or request.from_queued):
+            raise InvalidArgumentError(
+                f"the own group of topic {topic!r} takes no settings, and was given ttl_ms {ttl_ms}, delay_ms "
+                f"{delay_ms} and from_queued {bool(request.from_queued)}: leave them out"
+            )
         wanted = TopicGroup(topic, group, False, ttl_ms, delay_ms, self._wall_ms())
         if request.from_queued:
             wanted = replace(wanted, copy_job=copy_job_id(self._random_bytes(COPY_ID_BYTES)), is_copying=True)

@@ -87,10 +87,12 @@ def _lock_census(connection: Connection, census: Census) -> bool:
     return connection.execute(mine).first() is not None
 
 
-def counted(connection: Connection, census: Census) -> tuple[list[CensusAnswer], list[int]]:
+def counted(
+    connection: Connection, census: Census, *, is_of_groups: bool = False
+) -> tuple[list[CensusAnswer], list[int]]:
     """Return the answers, and the shards that have not answered.
 
-    An owner of a build that knows no closed things has not answered a census that closes some.
+    An owner of a build that knows no closed things has not answered a census that closes some, or `is_of_groups`.
     """
     if not _lock_census(connection, census):
         raise UnavailableError(
@@ -102,7 +104,7 @@ def counted(connection: Connection, census: Census) -> tuple[list[CensusAnswer],
     columns = [CENSUS_ANSWER.c[name] for name in CensusAnswer._fields]
     found = connection.execute(select(*columns).where(CENSUS_ANSWER.c.census == census.id)).all()
     answers = [CensusAnswer(*row) for row in found]
-    missing = {*unanswered(_epochs(connection), answers), *of_old_builds(census, answers)}
+    missing = {*unanswered(_epochs(connection), answers), *of_old_builds(census, answers, is_of_groups=is_of_groups)}
     return answers, sorted(missing)
 
 

@@ -96,7 +96,7 @@ class MetaGroups:
         """Return the group, or the shards whose owners have not followed yet. Raises UnavailableError if it took too
         long.
         """
-        _, missing = counted(connection, change.census)
+        _, missing = counted(connection, change.census, is_of_groups=True)
         if missing:
             return missing
         delete_census(connection, change.census)
@@ -119,13 +119,15 @@ class MetaGroups:
 
         Raises PausedError while it still holds items, and UnavailableError if it took too long.
         """
-        answers, missing = counted(connection, change.census)
+        answers, missing = counted(connection, change.census, is_of_groups=True)
         if held := sum([answer.items_count for answer in answers]):
             raise still_held(change.group, held)
         if missing:
             return missing
-        number, name = change.census.topic_namespace, change.group.hidden_name.encode()
-        mine = and_(TOPIC_GROUP.c.namespace == number, TOPIC_GROUP.c.topic == name, TOPIC_GROUP.c.is_deleted == 1)
+        number, column = change.census.topic_namespace, TOPIC_GROUP.c
+        named = and_(column.namespace == number, column.topic == change.group.hidden_name.encode())
+        # One that was created and deleted again meanwhile can have items.
+        mine = and_(named, column.is_deleted == 1, column.created_at == change.group.created_at_ms)
         connection.execute(delete(TOPIC_GROUP).where(mine))
         note_change(connection, number)
         delete_census(connection, change.census)
@@ -156,6 +158,8 @@ def _count(connection: Connection, number: int) -> int:
 
 
 def _stored(connection: Connection, number: int, group: TopicGroup) -> GroupChange:
+    if group.is_plain:
+        return GroupChange(group, insert_census(connection, 0))
     statement = insert(TOPIC_GROUP).values(
         namespace=number,
         topic=group.hidden_name.encode(),
