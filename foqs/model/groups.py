@@ -24,7 +24,10 @@ GROUPS_COPYING_PER_PREFIX_MAX = 4
 COPY_RETRY_MS = 10_000
 """The retry_after_ms of a creation that finds too many copies under way."""
 GROUPS_PER_NAMESPACE_MAX = 10_000
-"""The most consumer groups of all topics of a namespace, with each deleted group "". Every host keeps all groups in memory."""
+"""The most consumer groups of all topics of a namespace, with each deleted group "".
+
+Every host keeps all groups in memory.
+"""
 COPIES_PER_CALL_MAX = 4_000
 """The most items of one enqueue, counted once for each group that gets a copy."""
 

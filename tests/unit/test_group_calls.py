@@ -73,7 +73,7 @@ async def test_a_host_from_before_groups_does_not_confirm_their_changes(monkeypa
         lambda: hosts.calls.delete("ns", "t", "audit"),
         lambda: hosts.calls.forget("ns", "t", "audit"),
     ):
-        with pytest.raises(UnavailableError, match=f"owner of shard {SHARD} has not answered.*host of this version"):
+        with pytest.raises(UnavailableError, match=rf"owner of shard {SHARD} has not answered.*host of this version"):
             await call()
     hosts.other_held = NOTHING_HELD
     assert await hosts.calls.forget("ns", "t", "audit")
@@ -96,7 +96,7 @@ async def test_a_group_that_was_created_and_deleted_again_meanwhile_is_not_forgo
 def test_a_topic_without_another_group_keeps_its_own_and_the_limit_counts_each_that_was_deleted() -> None:
     audit = TopicGroup("t", "audit")
     for groups in ({}, {"audit": TopicGroup("t", "audit", is_deleted=True)}):
-        with pytest.raises(InvalidArgumentError, match="topic 't' has no group but its own.*create another one first"):
+        with pytest.raises(InvalidArgumentError, match=r"topic 't' has no group but its own.*create another one first"):
             GroupBook(groups, 1).delete("t", "")
     with pytest.raises(InvalidArgumentError, match=f"the limit is {GROUPS_PER_NAMESPACE_MAX}"):
         GroupBook({"audit": audit}, GROUPS_PER_NAMESPACE_MAX).delete("t", "")

@@ -8,9 +8,9 @@ from typing import Any
 
 from foqs.cluster.peers.peer_table import Peer
 from foqs.cluster.routing.routes import Routes
-from foqs.contract.requests import ListDeadLettersRequest, changed
+from foqs.contract.requests import changed
 from foqs.contract.verbs import VERBS, ByShard, Method, OfShard, Table
-from foqs.host.verbs.chosen_dead import choose
+from foqs.host.verbs.chosen_dead import choose, page_asked
 from foqs.model import ids, limits
 from foqs.model.calls import CallContext, DeadLettersResult, PositionErrors
 from foqs.model.errors import ShardElsewhereError
@@ -93,7 +93,7 @@ class DividedCalls:
         chosen: list[str] = []
         next_token = ""
         if request.ids is None:
-            asked = ListDeadLettersRequest(request.namespace_name, request.topic, request.limit, group=request.group)
+            asked = page_asked(request)
             chosen, next_token = await choose(
                 lambda token: self._list_dead_letters(context, changed(asked, page_token=token)),
                 request.page_token,

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from foqs.contract import requests as of
 from foqs.model.calls import DeliveryPolicy, StoredItemPage
 
 PAGES_MAX = 16
 """Pages that one call reads before it answers that it has found none yet."""
+
+
+def page_asked(request: of.RedriveDeadLettersRequest | of.PurgeDeadLettersRequest) -> of.ListDeadLettersRequest:
+    """Return the request for the first page of the dead letters that a request without ids means."""
+    return of.ListDeadLettersRequest(
+        request.namespace_name,
+        request.topic,
+        request.limit,
+        group=request.group,
+        ordering_key=request.ordering_key,
+        fairness_key=request.fairness_key,
+    )
 
 
 async def choose(

@@ -15,7 +15,7 @@ from foqs.host.registry.namespaces import Namespaces
 from foqs.host.shards.shards import Shards
 from foqs.host.shards.ttl_scan import ask, in_parts
 from foqs.host.shards.waiting import Answer, Waiting
-from foqs.host.verbs.chosen_dead import choose
+from foqs.host.verbs.chosen_dead import choose, page_asked
 from foqs.host.verbs.keyed_pages import LANES_PER_PAGE_MAX, Place, lanes, place_of
 from foqs.host.verbs.page_reads import PageBudget, Slices, lost, merged, read_parts, stored_item
 from foqs.model import ids, limits, order
@@ -222,14 +222,7 @@ class Inspection:
         topic_name = self._topic_name(namespace, request)
         if request.ids is not None:
             return await self._on_dead_ids(namespace, topic_name, request.ids, act, for_redrive=for_redrive)
-        asked = of.ListDeadLettersRequest(
-            request.namespace_name,
-            request.topic,
-            request.limit,
-            group=request.group,
-            ordering_key=request.ordering_key,
-            fairness_key=request.fairness_key,
-        )
+        asked = page_asked(request)
         found, next_token = await choose(
             lambda token: self._page(None, of.changed(asked, page_token=token), dead=True),
             request.page_token,
