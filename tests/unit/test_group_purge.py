@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from foqs.host.verbs.group_purge import GroupPurge
+from foqs.host.verbs.group_purge import FORGETS_AT_ONCE, GroupPurge
 from foqs.model.errors import PausedError, UnavailableError
 from foqs.model.groups import TopicGroup
 from foqs.model.namespace import SettingsTable
@@ -71,9 +72,12 @@ class World:
 
 async def test_the_items_of_a_deleted_group_are_deleted_and_then_it_is_forgotten() -> None:
     w = World()
+    await w.purge._forget()
     await w.purge._purge()
     assert (w.deleted, w.forgotten) == ([(0, 7), (0, 8), (1, 9)], [])
     await w.purge._purge()
+    assert w.forgotten == []
+    await w.purge._forget()
     assert w.forgotten == ["audit"]
 
 
@@ -106,9 +110,44 @@ async def test_a_sick_shard_keeps_no_other_one_waiting_and_is_told() -> None:
 async def test_a_group_of_which_others_hold_items_is_asked_for_again_after_a_pause() -> None:
     w = World()
     w.items, w.refusal = {}, PausedError("others hold some")
-    await w.purge._purge()
-    await w.purge._purge()
+    await w.purge._forget()
+    await w.purge._forget()
     assert w.forgotten == ["audit"]
     w.now_s += 31
-    await w.purge._purge()
+    await w.purge._forget()
     assert w.forgotten == ["audit"] * 2
+
+
+async def test_groups_are_forgotten_some_at_a_time_and_a_silent_shard_is_asked_for_no_more() -> None:
+    w = World()
+    gone = [TopicGroup(f"t{number}", "audit", is_deleted=True) for number in range(3 * FORGETS_AT_ONCE)]
+    w.settings.replace_groups({1: {one.hidden_name: one for one in gone}})
+    await w.purge._forget()
+    assert len(w.forgotten) == FORGETS_AT_ONCE
+    w.refusal = UnavailableError("the owner of shard 9 has not answered")
+    with pytest.raises(UnavailableError, match="shard 9"):
+        await w.purge._forget()
+    await w.purge._forget()
+    assert len(w.forgotten) == 2 * FORGETS_AT_ONCE, "it would not answer for the others, either"
+    w.now_s, w.refusal = w.now_s + 31, None
+    for _ in range(3):
+        await w.purge._forget()
+    assert len(w.forgotten) == 5 * FORGETS_AT_ONCE, "those that still are there are asked for again"
+
+
+async def test_the_purge_of_a_group_waits_for_no_answer_of_other_hosts() -> None:
+    w = World()
+    w.items = {0: [], 1: [9]}
+    never = asyncio.get_running_loop().create_future()
+
+    async def forget(*_: object) -> bool:
+        return bool(await never)
+
+    w.forget = forget  # type: ignore[method-assign]
+    other = TopicGroup("t", "other", is_deleted=True)
+    w.settings.replace_groups({1: {NAME: DELETED, other.hidden_name: other}})
+    asking = asyncio.ensure_future(w.purge._forget())
+    await asyncio.sleep(0)
+    await w.purge._purge()
+    assert (w.deleted, asking.done()) == ([(1, 9)], False)
+    asking.cancel()

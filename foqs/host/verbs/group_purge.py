@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import structlog
 
@@ -24,6 +24,8 @@ PURGE_PAUSE_MS = 2 * limits.SECOND_MS
 """The pause between two rounds over the deleted groups."""
 FORGET_PAUSE_MS = 30 * limits.SECOND_MS
 """The pause between two questions to all shards if they hold no items of a deleted group."""
+FORGETS_AT_ONCE = 8
+"""The most deleted groups that one round forgets. Each is a question to all shards, which can take seconds."""
 
 _log = structlog.get_logger(__name__)
 
@@ -33,7 +35,7 @@ class GroupPurge(Service):
 
     It acts on a group that is known to be deleted, and never on a missing one: a meta database that was restored from
     an older state must not delete items. One host alone forgets groups, the owner of the first shard, after all shards
-    have reported that they hold no items.
+    have reported that they hold no items. It does so beside the purge, which waits for no other host.
     """
 
     def __init__(
@@ -55,10 +57,14 @@ class GroupPurge(Service):
         self._now_s = now_s
         self._asked_s: dict[tuple[int, str], float] = {}
         """When all shards were last asked for the items of a deleted group, by namespace and hidden name."""
+        self._silent_until_s = float("-inf")
+        """Until then no shard is asked, because one did not answer."""
 
     async def _start(self) -> None:
         outage = OutageLog(self._now_s, "group_purge_waits", "group_purge_goes_on")
         self._tasks.repeat(lambda: asyncio.sleep(PURGE_PAUSE_MS / 1000), self._purge, outage=outage)
+        outage = OutageLog(self._now_s, "group_forget_waits", "group_forget_goes_on")
+        self._tasks.repeat(lambda: asyncio.sleep(PURGE_PAUSE_MS / 1000), self._forget, outage=outage)
 
     async def _purge(self) -> None:
         """Delete the items of deleted groups on the shards of this host.
@@ -66,25 +72,29 @@ class GroupPurge(Service):
         A shard that is sick keeps no other one waiting. Raises the first error of a shard at the end.
         """
         failures: list[FoqsError] = []
-        groups = self._namespaces.settings.groups
-        for number, of_namespace in list(groups.items()):
+        async for namespace, group in self._deleted():
+            for shard_id in self._holders(namespace, group):
+                try:
+                    await self._purge_shard(namespace, shard_id, group)
+                except FoqsError as error:
+                    failures.append(error)
+        if failures:
+            raise failures[0]
+
+    async def _deleted(self) -> AsyncIterator[tuple[Namespace, TopicGroup]]:
+        """Yield the deleted groups of all namespaces."""
+        for number, of_namespace in list(self._namespaces.settings.groups.items()):
             for name in of_namespace.deleted:
                 await asyncio.sleep(0)  # There can be 10,000 of a namespace.
                 namespace = self._namespaces.view.by_number.get(number)
                 if namespace is None:
                     break
-                group = of_namespace.by_name[name]
-                holders = [shard.shard_id for _, shard in self._shards.owned() if _holds(shard, number, name)]
-                for shard_id in holders:
-                    try:
-                        await self._purge_shard(namespace, shard_id, group)
-                    except FoqsError as error:
-                        failures.append(error)
-                if not holders:
-                    await self._forget_in_time(namespace, group)
-        self._asked_s = {key: at_s for key, at_s in self._asked_s.items() if key[0] in groups}
-        if failures:
-            raise failures[0]
+                yield namespace, of_namespace.by_name[name]
+
+    def _holders(self, namespace: Namespace, group: TopicGroup) -> list[int]:
+        """Return the shards of this host that hold items of the group, or might."""
+        owned = self._shards.owned()
+        return [shard.shard_id for _, shard in owned if _holds(shard, namespace.number, group.hidden_name)]
 
     async def _purge_shard(self, namespace: Namespace, shard_id: int, group: TopicGroup) -> None:
         after_key, deleted_count = 0, 0
@@ -112,22 +122,40 @@ class GroupPurge(Service):
         known = self._namespaces.settings.groups.get(namespace.number)
         return known is not None and known.by_name.get(group.hidden_name) == group
 
-    async def _forget_in_time(self, namespace: Namespace, group: TopicGroup) -> None:
-        """Forget a deleted group that this host holds no items of, if all shards are without them.
+    async def _forget(self) -> None:
+        """Forget some deleted groups that this host holds no items of, if all shards are without them.
 
-        The group "" stays closed.
+        The group "" stays closed. Raises the error of a shard that does not answer; then all wait, as it would answer
+        none of them.
         """
-        key, now_s = (namespace.number, group.hidden_name), self._now_s()
+        now_s = self._now_s()
         is_mine = bool(self._shards.uses) and self._shards.serves(min(self._shards.uses))
-        if not group.group or not is_mine or now_s - self._asked_s.get(key, float("-inf")) < FORGET_PAUSE_MS / 1000:
+        if not is_mine or now_s < self._silent_until_s:
             return
-        self._asked_s[key] = now_s
+        wanted: list[tuple[Namespace, TopicGroup]] = []
+        known: set[tuple[int, str]] = set()
+        async for namespace, group in self._deleted():
+            key = (namespace.number, group.hidden_name)
+            known.add(key)
+            is_due = now_s - self._asked_s.get(key, float("-inf")) >= FORGET_PAUSE_MS / 1000
+            if len(wanted) < FORGETS_AT_ONCE and group.group and is_due and not self._holders(namespace, group):
+                wanted.append((namespace, group))
+        self._asked_s = {key: at_s for key, at_s in self._asked_s.items() if key in known}
+        self._asked_s |= {(namespace.number, group.hidden_name): now_s for namespace, group in wanted}
+        failures = await asyncio.gather(*[self._forget_one(namespace, group) for namespace, group in wanted])
+        for failure in failures:
+            if failure is not None:
+                self._silent_until_s = self._now_s() + FORGET_PAUSE_MS / 1000
+                raise failure
+
+    async def _forget_one(self, namespace: Namespace, group: TopicGroup) -> FoqsError | None:
         try:
             await self._group_calls.forget(namespace.name, group.topic, group.group)
         except PausedError:
-            return  # Other shards still hold some.
+            return None  # Other shards still hold some.
         except FoqsError as error:
-            _log.debug("group_not_forgotten", topic=group.topic, group=group.group, error=str(error))
+            return error
+        return None
 
 
 def _holds(shard: ShardState, number: int, name: str) -> bool:
