@@ -58,7 +58,7 @@ class GroupPurge(Service):
         self._asked_s: dict[tuple[int, str], float] = {}
         """When all shards were last asked for the items of a deleted group, by namespace and hidden name."""
         self._silent_until_s = float("-inf")
-        """Until then no shard is asked, because one did not answer."""
+        """The end of the pause of all questions after one that a shard has not answered."""
 
     async def _start(self) -> None:
         outage = OutageLog(self._now_s, "group_purge_waits", "group_purge_goes_on")
@@ -125,8 +125,8 @@ class GroupPurge(Service):
     async def _forget(self) -> None:
         """Forget some deleted groups that this host holds no items of, if all shards are without them.
 
-        The group "" stays closed. Raises the error of a shard that does not answer; then all wait, as it would answer
-        none of them.
+        The group "" stays closed. Raises the error of a shard that does not answer; then all wait, because it
+        would not answer for the others, either.
         """
         now_s = self._now_s()
         is_mine = bool(self._shards.uses) and self._shards.serves(min(self._shards.uses))
