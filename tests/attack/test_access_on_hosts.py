@@ -43,6 +43,7 @@ async def token_of(host: RunningHost, name: str, grants: dict[str, str]) -> Any:
     return await host.admin.create_token(name)
 
 
+@pytest.mark.deep
 async def test_enforced_access_and_a_revocation_hold_on_all_hosts(meta_url: str, shard_urls: dict[int, str]) -> None:
     async with (
         running_host(meta_url, shard_urls, name="a") as one,

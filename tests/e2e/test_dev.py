@@ -78,6 +78,7 @@ def wait_until_a_dequeue_waits(metrics_port: int) -> None:
         assert time.monotonic() < deadline, "no dequeue waits"
 
 
+@pytest.mark.deep
 def test_dev_serves_until_sigterm_and_its_items_survive(start_dev: StartDev, data_dir: Path) -> None:
     program, address = start_dev()
     line = program.wait_for_line("foqs is ready")
@@ -269,6 +270,7 @@ async def test_dev_with_tls_shows_the_protected_way(tmp_path: Path) -> None:
     assert len(tokens) == len(authorities) == 1
 
 
+@pytest.mark.deep
 async def test_the_hosts_of_dev_with_tls_know_each_other_by_certificates(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     port = str(free_port_for(2))

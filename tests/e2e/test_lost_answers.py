@@ -66,6 +66,7 @@ def test_a_commit_whose_answer_is_lost_happened_or_did_not_and_the_host_finds_ou
     assert report.counts["at-most-once lost"] == 0, str(report)
 
 
+@pytest.mark.deep
 def test_a_client_whose_answer_is_lost_loses_nothing_and_gets_nothing_twice(
     own_databases: Databases, start_host: StartHost
 ) -> None:

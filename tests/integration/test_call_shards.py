@@ -321,6 +321,7 @@ async def set_tier(hosts: list[RunningHost], tier: str) -> None:
         await until(lambda host=host: host.host._namespaces.get("jobs").settings.tier == tier)
 
 
+@pytest.mark.deep
 async def test_items_of_a_namespace_go_to_the_shards_of_its_tier_whichever_host_is_asked(
     host: RunningHost, meta_url: str, shard_urls: dict[int, str]
 ) -> None:
@@ -344,6 +345,7 @@ async def test_items_of_a_namespace_go_to_the_shards_of_its_tier_whichever_host_
         assert {shard_of(item_id) for item_id in found} == {0, 1, 2}, "they stay where they are, and come"
 
 
+@pytest.mark.deep
 async def test_no_call_is_handed_on_to_a_host_whose_shards_drain(
     host: RunningHost, meta_url: str, shard_urls: dict[int, str]
 ) -> None:

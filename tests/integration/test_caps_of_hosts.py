@@ -89,6 +89,7 @@ async def test_hosts_keep_the_cap_of_a_prefix_together_for_each_topic_by_itself(
         consumers.check()
 
 
+@pytest.mark.deep
 async def test_a_consumer_of_one_host_gets_what_a_cap_lets_through_on_the_others(hosts: Hosts) -> None:
     await hosts[0].admin.set_topic_policy("jobs", "t", deliveries_per_second_max=40.0)
     await fill(hosts, 30, "t")
@@ -98,6 +99,7 @@ async def test_a_consumer_of_one_host_gets_what_a_cap_lets_through_on_the_others
     consumers.check()
 
 
+@pytest.mark.deep
 async def test_an_item_that_reached_nobody_is_delivered_by_the_same_token(hosts: Hosts) -> None:
     await hosts[0].admin.set_topic_policy("jobs", "t", deliveries_per_second_max=0.001)
     await all_follow(hosts, "t", 0.001)
@@ -111,6 +113,7 @@ async def test_an_item_that_reached_nobody_is_delivered_by_the_same_token(hosts:
     assert (item.id, item.attempt) == (item_id, 1)
 
 
+@pytest.mark.deep
 async def test_hosts_keep_the_cap_of_a_namespace_together(hosts: Hosts) -> None:
     await hosts[0].admin.update_namespace("jobs", deliveries_per_second_max=25.0)
     await fill(hosts, 20, "a", "b", "c")
@@ -146,6 +149,7 @@ async def test_another_cap_holds_on_all_hosts_after_they_have_read_once_more(hos
             assert host.host._routing._local.cap_rate((number, topic)) == rate
 
 
+@pytest.mark.deep
 async def test_a_cap_is_kept_when_a_host_leaves(meta_url: str, shard_urls: dict[int, str]) -> None:
     async with cluster(meta_url, shard_urls, 2) as hosts:
         await hosts[0].admin.set_topic_policy("jobs", "t", deliveries_per_second_max=25.0)

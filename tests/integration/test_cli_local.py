@@ -206,6 +206,7 @@ def test_dev_in_a_directory_that_cannot_be_made_says_so(tmp_path: Path) -> None:
     assert "file/data as the data directory: Not a directory" in result.stderr
 
 
+@pytest.mark.deep
 def test_dev_prepares_everything_and_keeps_it_for_the_next_run(bootstrap: FakeBootstrap, tmp_path: Path) -> None:
     data_dir = str(tmp_path / "data")
     first = run("dev", "--data-dir", data_dir, "--shards", "2", "--metrics-port", "9")

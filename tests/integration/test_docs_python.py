@@ -8,6 +8,8 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.running_host import running_host
 from tests.support.waiting import PATIENCE_S
 
@@ -89,6 +91,7 @@ async def _output(example: str, address: str, lines_expected: int) -> list[str]:
     return [*lines, *rest.decode().splitlines()]
 
 
+@pytest.mark.deep
 async def test_the_examples_print_what_they_should(meta_url: str, shard_urls: dict[int, str]) -> None:
     examples = _examples()
     assert {heading: len(found) for heading, found in examples.items()} == {

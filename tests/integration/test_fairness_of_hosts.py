@@ -110,6 +110,7 @@ async def test_a_topic_with_very_many_items_takes_no_more_than_its_turns_from_co
     check_shares(await take(hosts[:1], 2_000), weights)
 
 
+@pytest.mark.deep
 async def test_weights_hold_among_topics_that_lie_on_both_hosts(hosts: Hosts) -> None:
     weights = {"light": 1, "middle": 3, "heavy": 4}
     await weigh(hosts, weights)
@@ -118,6 +119,7 @@ async def test_weights_hold_among_topics_that_lie_on_both_hosts(hosts: Hosts) ->
     check_shares(await take(hosts, 2_400), weights)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("light_at", [0, 1])
 async def test_weights_hold_among_topics_that_lie_on_one_host_each(hosts: Hosts, light_at: int) -> None:
     weights = {"light": 1, "heavy": 4}

@@ -168,7 +168,7 @@ async def _pulled_dequeue(hosts: list[RunningHost], peer: _Peer, codec: Codec) -
     ("trace", "files_max", "returns_max"),
     [
         (_routed_ack, 50, 130),
-        (_pulled_dequeue, 66, 450),
+        pytest.param(_pulled_dequeue, 66, 450, marks=pytest.mark.deep),
     ],
 )
 async def test_a_call_that_another_host_does_passes_through_few_files(

@@ -27,6 +27,7 @@ SHORT_MS = 50
 LONG_MS = 60_000
 
 
+@pytest.mark.deep
 def test_two_thousand_silent_connections_leave_the_others_served() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 8_192)), hard))

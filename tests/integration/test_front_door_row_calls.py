@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 from unittest.mock import patch
 
+import pytest
+
 from foqs.model import limits
 from foqs.model.errors import ErrorCode
 from foqs.shard import mysql_server
@@ -39,6 +41,7 @@ def calls(row: int) -> Callable[[Calls], Calls]:
     return register
 
 
+@pytest.mark.deep
 async def test_calls_have_their_answer(meta_url: str, shard_urls: dict[int, str]) -> None:
     async with running_host(meta_url, shard_urls) as host:
         # The one that counts topics comes first: shards know those of a deleted namespace for a while.

@@ -46,6 +46,7 @@ def of(user: str, url: str) -> str:
     return url.replace("//root@", f"//{user}@")
 
 
+@pytest.mark.deep
 async def test_the_printed_privileges_are_enough(
     user: str, meta_url: str, shard_urls: dict[int, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

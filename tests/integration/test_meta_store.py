@@ -316,6 +316,7 @@ def answers(store: MetaStore) -> bool:
         return False
 
 
+@pytest.mark.deep
 def test_a_server_that_hangs_is_unavailable_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "META_STATEMENT_MS_MAX", 1_000)
     with prepared_server(tmp_path) as server:

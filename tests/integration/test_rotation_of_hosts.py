@@ -111,6 +111,7 @@ async def test_hosts_move_to_the_new_secret_and_then_know_it_alone(
         assert not secrets_of(one).has_ended(old_id), "calls over its connections have time to end"
 
 
+@pytest.mark.deep
 async def test_a_host_that_starts_in_the_middle_knows_both(
     meta_url: str, shard_urls: dict[int, str], meta: MetaStore
 ) -> None:
@@ -125,6 +126,7 @@ async def test_a_host_that_starts_in_the_middle_knows_both(
             await until_called_by(began.ids[1], one, three)
 
 
+@pytest.mark.deep
 async def test_a_cancelled_rotation_takes_the_calls_back(
     meta_url: str, shard_urls: dict[int, str], meta: MetaStore
 ) -> None:

@@ -114,6 +114,7 @@ async def test_a_shard_is_not_added_at_the_database_of_another_cluster(
         await host.admin.add_shard(2, place_of(shard_urls[2]))
 
 
+@pytest.mark.deep
 async def test_a_host_with_the_wrong_url_of_a_shard_leaves_it_to_others_and_serves_the_rest(
     meta_url: str, shard_urls: dict[int, str]
 ) -> None:

@@ -13,7 +13,7 @@ from tests.support.deep import deep_but
 
 SEEDS = 500
 CHUNK = 5
-QUICK_SEEDS = 10
+QUICK_SEEDS = 5
 """All others run in `make test-deep`."""
 LOAD_S_MAX = 1.5
 

@@ -12,7 +12,7 @@ from tests.support.deep import deep_but
 
 SEEDS = 2_000
 CHUNK = 100
-QUICK_SEEDS = 200
+QUICK_SEEDS = 100
 """All others run in `make test-deep`."""
 LOAD_S_MAX = 0.4
 """Long enough for every kind of fault; `make sim` runs longer ones."""
@@ -30,6 +30,7 @@ def test_every_promise_holds_whatever_goes_wrong(first: int) -> None:
         assert not outcome.complaints, str(outcome)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("seed", ONCE_BROKEN)
 def test_what_was_broken_once_holds(seed: int) -> None:
     outcome = run_seed(seed)

@@ -88,6 +88,7 @@ def test_who_comes_back_after_the_time_that_was_told_is_let_in_on_any_host() -> 
     world.run(story)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("factor", [0.5, 2.0])
 def test_another_limit_holds_within_two_seconds(factor: float) -> None:
     """Each host reads it at a time of its own within a second."""
@@ -117,6 +118,7 @@ def test_another_limit_holds_within_two_seconds(factor: float) -> None:
         assert use(world, world.limit, change_s + MINUTE_S + 5, until_s) >= 0.95
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("load", "hosts_count"), [(0.8, 10), (1.5, 1), pytest.param(1.5, 10, marks=DEEP)])
 def test_while_the_meta_database_is_away_hosts_let_in_what_they_did_before(load: float, hosts_count: int) -> None:
     world = QuotaWorld(hosts_count, LIMIT, 6)
@@ -180,6 +182,7 @@ def test_a_host_that_dies_leaves_its_tokens_to_others_after_a_minute_at_the_late
     assert world.let_in[1].at_s < MINUTE_S + 15
 
 
+@pytest.mark.deep
 def test_a_clock_of_the_meta_database_that_is_stepped_back_lets_nobody_in_twice() -> None:
     world = QuotaWorld(4, LIMIT, 9)
 

@@ -79,7 +79,10 @@ def _stopped_beside(one: SteppedHost, task: asyncio.Task[None]) -> list[str]:
 
 
 @pytest.mark.parametrize("ends", [_given_up, _stopped_beside])
-@pytest.mark.parametrize(("prepare", "work"), [(_new, "start"), (_started, "drain"), (_drained, "stop")])
+@pytest.mark.parametrize(
+    ("prepare", "work"),
+    [(_new, "start"), (_started, "drain"), pytest.param(_drained, "stop", marks=pytest.mark.deep)],
+)
 def test_a_host_that_ends_at_any_step_ends_with_all_its_services(
     prepare: Callable[[SteppedHost], None], work: str, ends: Callable[[SteppedHost, asyncio.Task[None]], list[str]]
 ) -> None:

@@ -128,6 +128,7 @@ class Receiver:
         return len(window.probe(digests)) == len(digests)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("ids_per_read", [0, 200, 1_000])
 async def test_slots_are_given_when_little_is_left_whatever_the_load(ids_per_read: int) -> None:
     source = BusyShard(ids_count=40_000, ids_per_read=ids_per_read)
@@ -140,6 +141,7 @@ async def test_slots_are_given_when_little_is_left_whatever_the_load(ids_per_rea
     assert len(source.reads) <= 3 * source.ids_count / MOVED_IDS, "each reads as many as it may"
 
 
+@pytest.mark.deep
 async def test_slots_are_given_even_if_ids_come_faster_than_they_are_copied() -> None:
     source = BusyShard(ids_count=2 * COPY_READS_MAX * MOVED_IDS, ids_per_read=MOVED_IDS)
     receiver = Receiver(source)

@@ -100,6 +100,7 @@ def test_calls_that_wait_when_the_host_ends_are_told_that_nothing_was_done() -> 
     assert [error.nothing_done for error in told] == [True]
 
 
+@pytest.mark.deep
 def test_a_lost_book_is_told_what_hosts_have_spent_before_it_grants_again() -> None:
     world = QuotaWorld(4, 60_000, 11)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests.support.waiting import PROGRAM_S_MAX
 
 _PROGRAM = """
@@ -31,6 +33,7 @@ assert needs == ours | theirs, needs
 """
 
 
+@pytest.mark.deep
 def test_only_what_spark_itself_imports_needs_pyspark() -> None:
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=PROGRAM_S_MAX, check=False
