@@ -77,8 +77,11 @@ class Shards:
         self.tables = {number: stored.tables for number, stored in self.stored.items()}
         self.take_over()
 
-    def take_over(self, unseen: Collection[int] = ()) -> None:
-        """All of them anew, from the tables; `unseen` as the process remembers it that had them before."""
+    def take_over(self, unseen: Collection[int] = (), *, announces: bool = True) -> None:
+        """All of them anew, from the tables; `unseen` as the process remembers it that had them before.
+
+        Without `announces` it is the moment before the first slice of their topics is announced.
+        """
         self.states = {}
         self.settings.item_bytes_seen = {}
         self.writers = {number: StillWriter(number, self.states, self.now) for number in self.tables}
@@ -90,7 +93,7 @@ class Shards:
             shard = self.states[number] = ShardState(number, image, self.settings, unseen)
             for namespace in self.settings.by_number.values():
                 shard.index.name_namespace(namespace)
-            self.dispatcher.shard_opened(number, shard.index.topics.values())
+            self.dispatcher.shard_opened(number, shard.index.topics.values() if announces else ())
             list(shard.add_counts(image.count()))
 
     @property

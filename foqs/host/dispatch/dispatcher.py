@@ -83,8 +83,8 @@ class Dispatcher:
             if queue is None or queue not in queues.active:
                 continue
             self.tokens.refresh(queue)
-            if queue.in_flight_max and topic.permits is None:
-                topic.permits = 0
+            if (queue.base_queue or queue).in_flight_max and not topic.needs_permits:
+                queues.of(topic)  # The topic or its base is new here, or is not announced yet: it has no permits.
             if queue.is_throttled:
                 self.tokens.admit_arriving(queue, queue.tokens_wanted())
             demand = self.prefetch.demand(queue)
