@@ -261,6 +261,11 @@ class SettingsTable:
         """Return True if consumers can get items of a topic: nobody reads a deleted or unknown consumer group."""
         return self.groups.get(number, NO_GROUPS).is_read(base_of(name))
 
+    def policies_version(self, number: int) -> int:
+        """Return the version of the policies of a namespace; 0 for an unknown one, and for one without policies."""
+        namespace = self.by_number.get(number)
+        return 0 if namespace is None else namespace.policies_version
+
     def policy(self, number: int, name: str) -> TopicPolicy:
         """Return the policy in force for a topic."""
         found = self._policies_in_force.get(number)

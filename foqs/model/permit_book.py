@@ -3,7 +3,11 @@
 A permit lets one item of the topic be under claim or lease on its shard. Permits belong to shards, as leases do: the
 owner of a shard claims no more items of the topic than the shard has permits, so that the leases of all shards are
 never more than the limit. A dead host, a hand-over or a cut link changes nothing in that. A host that owns a shard by a
-later epoch begins with the leases that it has found there, and a host with an earlier epoch can change nothing.
+later epoch begins with the leases that it has found there, and a host with an earlier epoch can change nothing. A
+removed shard has no permits.
+
+A book grants by the limit of the present policies only. A host that was cut off and knows former ones keeps what it
+has, and can give it back.
 
 Pure: times are milliseconds of the clock of the meta database's server, and come in as arguments. They decide only
 whose turn it is.
@@ -44,6 +48,8 @@ class ShardAsk(NamedTuple):
     """
     wanted_count: int
     """Further permits that it has ready items and consumers for."""
+    since_epoch: int = 0
+    """The epoch with which the ownership began, if it has renewed its epoch since; 0 if not."""
 
 
 class PermitAsk(NamedTuple):
@@ -52,6 +58,17 @@ class PermitAsk(NamedTuple):
     limit: int
     """The limit of the topic as the host knows it."""
     shards: tuple[ShardAsk, ...]
+    policies_version: int = 0
+    """The version of the policies that have this limit, of the topic's namespace."""
+
+
+class PermitFacts(NamedTuple):
+    """The rows of the meta database that bear on the answer of a book."""
+
+    policies_versions: Mapping[int, int]
+    """The present versions of the policies, by namespace. One that lacks has version 0."""
+    removed: Mapping[int, int]
+    """The removed shards, each with its last epoch."""
 
 
 class PermitAnswer(NamedTuple):
@@ -88,6 +105,15 @@ class PermitBook:
 
     # ---- asks ----
 
+    def answer(self, namespace: int, ask: PermitAsk, now_ms: int, facts: PermitFacts) -> PermitAnswer:
+        """Forget removed shards, then answer the ask, with no further permits for a host that knows former policies."""
+        for shard_id, epoch in facts.removed.items():
+            entry = self.shards.get(shard_id)
+            if entry is not None and entry.epoch <= epoch:  # Else the shard was added again.
+                del self.shards[shard_id]
+        is_current = ask.policies_version == facts.policies_versions.get(namespace, 0)
+        return self.ask(ask if is_current else ask._replace(limit=0), now_ms)
+
     def ask(self, ask: PermitAsk, now_ms: int) -> PermitAnswer:
         """Take back the permits that the owner of these shards does not keep, and grant it free ones that it wants."""
         self._forget_waits(now_ms)
@@ -101,7 +127,8 @@ class PermitBook:
             if entry.epoch > one.epoch:
                 continue  # The shard has a later owner.
             # A new owner knows of no permits: it has those that the leases which it found there need.
-            kept_count = min(one.kept_count, entry.permits) if entry.epoch == one.epoch else 0
+            is_same_owner = entry.epoch >= (one.since_epoch or one.epoch)
+            kept_count = min(one.kept_count, entry.permits) if is_same_owner else 0
             entry.epoch, entry.permits = one.epoch, max(kept_count, one.used_count)
             if one.wanted_count and not entry.wanted_count:
                 entry.since_ms = now_ms
@@ -154,6 +181,12 @@ class PermitBook:
             if entry.wanted_count and entry.permits < share
         ]
         return max(0, sum(needed) - max(0, self.free_count(limit)))
+
+    def waiting_count(self, limit: int, now_ms: int) -> int:
+        """Return how many permits shards wait for, beyond their shares too, and beyond those that are free."""
+        self._forget_waits(now_ms)
+        wanted = [min(entry.wanted_count, limit - entry.permits) for entry in self.shards.values()]
+        return max(0, sum([count for count in wanted if count > 0]) - max(0, self.free_count(limit)))
 
     def waited_until_ms(self) -> int:
         """Return the time until which shards wait for permits; 0 if none does."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from foqs.model.permit_book import PermitAnswer, PermitAsk, PermitBook
+from foqs.model.cluster import ShardUse
+from foqs.model.permit_book import PermitAnswer, PermitAsk, PermitBook, PermitFacts
 from foqs.model.stocks import Topic
 from foqs.testing.fake_meta_tables import Reach
 
@@ -18,9 +19,12 @@ class FakePermits:
     def ask(self, asks: Mapping[Topic, PermitAsk]) -> dict[Topic, PermitAnswer]:
         database = self._reach()
         books, answers = database.tables.permits, dict[Topic, PermitAnswer]()
+        tables = database.tables
+        removed = {row.shard_id: row.epoch for row in tables.cluster.shards.values() if row.use is ShardUse.REMOVED}
+        versions = {namespace.number: namespace.policies_version for namespace in tables.namespaces.values()}
         for topic, ask in asks.items():
             book = PermitBook.unpack(books.get(topic, b""))
-            answers[topic] = book.ask(ask, database.now_ms())
+            answers[topic] = book.answer(topic[0], ask, database.now_ms(), PermitFacts(versions, removed))
             books[topic] = book.pack()
             if not book.shards:
                 del books[topic]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from operator import itemgetter
 
 from foqs.model.census import Closed, held_of
@@ -60,6 +61,10 @@ class FakePolicies:
             return results, tuple(dict.fromkeys(book.made_serial))
         tables.policies = _changed(tables.policies, number, book.topics_changed)
         tables.prefix_policies = _changed(tables.prefix_policies, number, book.prefixes_changed)
+        if book.topics_changed or book.prefixes_changed:
+            namespace = tables.named(name)
+            after = replace(namespace, policies_version=namespace.policies_version + 1)
+            tables.namespaces = {**tables.namespaces, name: after}
         return results, ()
 
     def page(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from foqs.model.cluster import ShardUse
 from foqs.model.namespace import NamespaceSettings
 from foqs.model.permit_book import PermitAsk, ShardAsk
+from foqs.model.policy_book import NamedChange
 from foqs.storage.meta import meta_statements as sql
 from foqs.storage.meta.meta_permits import key_of, topic_of
 from foqs.storage.meta.meta_store import MetaStore
@@ -27,8 +30,10 @@ def meta(request: pytest.FixtureRequest) -> Iterator[Any]:
             yield store
 
 
-def asks(meta: Any, *shards: ShardAsk, limit: int = 3, topic: tuple[int, str] = TOPIC) -> dict[int, int]:
-    return dict(meta.permits.ask({topic: PermitAsk(limit, shards)})[topic].permits)
+def asks(
+    meta: Any, *shards: ShardAsk, limit: int = 3, topic: tuple[int, str] = TOPIC, version: int = 0
+) -> dict[int, int]:
+    return dict(meta.permits.ask({topic: PermitAsk(limit, shards, version)})[topic].permits)
 
 
 def test_shards_share_the_permits_of_a_book_and_wait_in_it(meta: Any) -> None:
@@ -51,6 +56,45 @@ def test_a_book_has_the_leases_of_a_shard_even_beyond_the_limit(meta: Any) -> No
     assert asks(meta, ShardAsk(2, 1, 0, 0, 1), limit=2) == {2: 0}
     assert asks(meta, ShardAsk(1, 5, 0, 1, 0), limit=2) == {1: 1}
     assert asks(meta, ShardAsk(2, 1, 0, 0, 1), limit=2) == {2: 1}
+
+
+def test_an_owner_that_renews_its_epoch_keeps_its_permits_and_a_new_owner_has_what_it_uses(meta: Any) -> None:
+    assert asks(meta, ShardAsk(1, 5, 0, 0, 3)) == {1: 3}
+    assert asks(meta, ShardAsk(1, 7, 2, 1, 0, since_epoch=5)) == {1: 2}
+    assert asks(meta, ShardAsk(1, 8, 2, 1, 0, since_epoch=5)) == {1: 2}
+    assert asks(meta, ShardAsk(1, 7, 2, 1, 0, since_epoch=5)) == {}, "the epoch before"
+    assert asks(meta, ShardAsk(1, 9, 2, 1, 0, since_epoch=9)) == {1: 1}
+
+
+def test_a_removed_shard_has_no_permits_until_it_is_added_again(meta: Any) -> None:
+    for shard_id in (1, 2):
+        meta.shards.add(shard_id, f"place-{shard_id}", "")
+    epoch = meta.shards.take_epoch(1, "host", 0, 0).epoch
+    assert asks(meta, ShardAsk(1, epoch, 0, 0, 3)) == {1: 3}
+    assert asks(meta, ShardAsk(2, 1, 0, 0, 3)) == {2: 0}
+    meta.shards.update(1, ShardUse.DRAINING, None, None)
+    meta.shards.remove(1, epoch)
+    assert asks(meta, ShardAsk(2, 1, 0, 0, 2)) == {2: 2}
+    assert asks(meta, ShardAsk(1, epoch, 3, 0, 0)) == {1: 0}, "an ask that was late"
+    meta.shards.add(1, "place-1", "")
+    epoch = meta.shards.take_epoch(1, "host", 0, 0).epoch
+    assert asks(meta, ShardAsk(1, epoch, 0, 1, 3)) == {1: 1}
+
+
+def test_a_host_that_knows_former_policies_gets_no_further_permits(meta: Any) -> None:
+    census = meta.namespaces.begin_creation("jobs")
+    number = meta.namespaces.finish_creation(census, "jobs", NamespaceSettings(), 1).number
+    for limit in (9, 2):
+        meta.policies.set("jobs", [NamedChange("t", False, SimpleNamespace(in_flight_max=limit))])
+        versions = {one.number: one.policies_version for one in meta.namespaces.read().namespaces}
+        topic, version = (number, "t"), versions[number]
+        if limit == 9:
+            former_version = version
+            assert asks(meta, ShardAsk(1, 1, 0, 0, 3), limit=9, topic=topic, version=version) == {1: 3}
+    assert asks(meta, ShardAsk(1, 1, 3, 3, 5), limit=9, topic=topic, version=former_version) == {1: 3}
+    assert asks(meta, ShardAsk(1, 1, 1, 1, 0), limit=9, topic=topic, version=former_version) == {1: 1}, "it gives back"
+    assert asks(meta, ShardAsk(2, 1, 0, 0, 5), limit=9, topic=topic, version=former_version) == {2: 0}
+    assert asks(meta, ShardAsk(2, 1, 0, 0, 5), limit=2, topic=topic, version=version) == {2: 1}
 
 
 def test_a_deleted_namespace_leaves_no_book(meta: Any) -> None:

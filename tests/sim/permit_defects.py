@@ -8,14 +8,14 @@ from unittest.mock import patch
 from foqs.host.dispatch import permits
 from foqs.host.dispatch.permits import Permits
 from foqs.host.dispatch.topic_queue import TopicQueue
-from foqs.model.permit_book import PermitAnswer, PermitAsk, PermitBook
+from foqs.model.permit_book import PermitAnswer, PermitAsk, PermitBook, PermitFacts
 from foqs.model.stocks import Topic
 from tests.sim.permits import run_permits
 from tests.sim.planting import in_place_of, plant, runs_with
 
 runs_with(__name__, run_permits)
 
-_ask = PermitBook.ask
+_answer, _ask = PermitBook.answer, PermitBook.ask
 _ask_of, _answered, _limit = Permits._ask_of, Permits.answered, Permits.limit
 
 
@@ -42,6 +42,25 @@ def obeys_an_owner_of_an_earlier_epoch(self: PermitBook, ask: PermitAsk, now_ms:
     known = {shard_id: entry.epoch for shard_id, entry in self.shards.items()}
     shards = [one._replace(epoch=max(one.epoch, known.get(one.shard_id, 0))) for one in ask.shards]
     return _ask(self, ask._replace(shards=tuple(shards)), now_ms)
+
+
+@in_place_of(PermitBook, "answer")
+def leaves_permits_to_removed_shards(
+    self: PermitBook, namespace: int, ask: PermitAsk, now_ms: int, facts: PermitFacts
+) -> PermitAnswer:
+    return _answer(self, namespace, ask, now_ms, facts._replace(removed={}))
+
+
+@in_place_of(PermitBook, "answer")
+def grants_by_a_limit_of_former_policies(
+    self: PermitBook, namespace: int, ask: PermitAsk, now_ms: int, facts: PermitFacts
+) -> PermitAnswer:
+    return _answer(self, namespace, ask, now_ms, facts._replace(policies_versions={namespace: ask.policies_version}))
+
+
+@in_place_of(PermitBook, "waiting_count")
+def lets_permits_lie_idle_for_whoever_waits_with_its_share(self: PermitBook, limit: int, now_ms: int) -> int:
+    return self.needy_count(limit, now_ms)
 
 
 @in_place_of(Permits, "_ask_of")

@@ -2,7 +2,8 @@
 
 A run of its own kind without databases and loops, so that thousands of seeds take minutes. It has the real book, the
 real permits of hosts and the real topics of shards. In each step one thing happens, and then no more leases run than
-the highest limit under which one of them began.
+the highest limit under which one of them began. No book grants more than the limit of that moment. At the end every
+shard has had its turns, and one that waits alone has all permits.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from typing import Any, NamedTuple, cast
 from foqs.host.dispatch.permits import Permits
 from foqs.host.dispatch.queues import Queues
 from foqs.model import order
-from foqs.model.namespace import SettingsTable
-from foqs.model.permit_book import PermitAnswer, PermitAsk, PermitBook
+from foqs.model.namespace import Namespace, NamespaceSettings, SettingsTable
+from foqs.model.permit_book import PermitAnswer, PermitAsk, PermitBook, PermitFacts
 from foqs.model.policy import OwnPolicy
 from foqs.model.topic import ShardTopic
 from foqs.model.window_budget import WindowBudget
@@ -54,27 +55,55 @@ class _Host:
 
     def follow(self, limit: int) -> None:
         """Follow the policy, as far as this host has read it."""
+        namespace = Namespace(1, "n", NamespaceSettings(), 0, policies_version=self.run.policies_version)
+        self.settings.replace({1: namespace})
         self.settings.replace_policies({1: {"t": OwnPolicy(in_flight_max=limit)}})
         self.permits.limit(self.queue, limit)
 
     def part(self, shard_id: int) -> ShardTopic | None:
         shard = self.writers[shard_id].shard
-        return None if shard is None else cast(ShardTopic, shard.index.topics[_TOPIC])
+        return None if shard is None else cast("ShardTopic | None", shard.index.topics.get(_TOPIC))
+
+    def serves(self, shard_id: int) -> bool:
+        """True if the host is the owner of the shard."""
+        shard = self.writers[shard_id].shard
+        return shard is not None and shard.epoch == self.run.epochs[shard_id]
 
     def open(self, shard_id: int, epoch: int, ready: int, leases: int) -> None:
         """Own a shard from now on."""
+        self.writers[shard_id].shard = SimpleNamespace(epoch=epoch, since_epoch=epoch, index=SimpleNamespace(topics={}))
+        self.add_topic(shard_id, ready, leases)
+
+    def add_topic(self, shard_id: int, ready: int, leases: int) -> ShardTopic:
         part = ShardTopic(shard_id, 1, *_TOPIC, WindowBudget(), [], stored=False)
         for number in range(ready):
             part.window.add(order.sort_key(1, number, number + 1, shard_id))
         part.out_count = leases
-        self.writers[shard_id].shard = SimpleNamespace(epoch=epoch, index=SimpleNamespace(topics={_TOPIC: part}))
+        self.writers[shard_id].shard.index.topics[_TOPIC] = part
         self.queues.of(part)
+        return part
 
     def close(self, shard_id: int) -> None:
         part = self.part(shard_id)
         if part is not None:
             self.queues.remove(part)
-            self.writers[shard_id].shard = None
+        self.writers[shard_id].shard = None
+
+    def forget(self, shard_id: int) -> None:
+        """Forget the topic on a shard, where it has been empty for long."""
+        part = self.part(shard_id)
+        if part is not None and self.serves(shard_id) and not self.run.ready[shard_id] and not part.out_count:
+            del self.writers[shard_id].shard.index.topics[_TOPIC]
+            self.queues.remove(part)
+            self.permits.gone(part)
+            self.run.counts["topics forgotten"] += 1
+
+    def renew(self, shard_id: int) -> None:
+        """Take a new epoch for a shard that the host serves, and go on with all that it knows."""
+        if self.serves(shard_id):
+            self.run.epochs[shard_id] += 1
+            self.writers[shard_id].shard.epoch = self.run.epochs[shard_id]
+            self.run.counts["epochs renewed"] += 1
 
     def claim(self, shard_id: int) -> None:
         """Claim what there is room for. An owner of an earlier epoch fails, and then knows that it is none."""
@@ -84,7 +113,7 @@ class _Host:
         count = min(part.room, len(part.window), self.queue.waiting_count)
         if not count:
             return
-        if self.writers[shard_id].shard.epoch != run.epochs[shard_id]:
+        if not self.serves(shard_id):
             self.close(shard_id)
             return
         part.window.take(count)
@@ -97,7 +126,7 @@ class _Host:
 
     def end_lease(self, shard_id: int) -> None:
         part, run = self.part(shard_id), self.run
-        if part is None or not run.leases[shard_id] or self.writers[shard_id].shard.epoch != run.epochs[shard_id]:
+        if part is None or not run.leases[shard_id] or not self.serves(shard_id):
             return
         run.leases[shard_id].pop(run.chance.randrange(len(run.leases[shard_id])))
         part.out_count -= 1
@@ -115,7 +144,11 @@ class _Run:
         self.ready = {shard_id: self.chance.randrange(12) for shard_id in shards}
         self.epochs = dict.fromkeys(shards, 0)
         self.last_claim: dict[int, int] = {}
+        self.removed: dict[int, int] = {}
+        """The shards that an operator has removed, with their last epochs."""
         self.limit = self.chance.choice(_LIMITS)
+        self.policies_version = 1
+        self.complaint = ""
         self.changes = self.chance.random() < 0.4
         self.book = b""
         self.hosts = [_Host(self) for _ in range(self.chance.choice([1, 2, 3]))]
@@ -144,9 +177,15 @@ class _Run:
         """Let the book answer the ask of a host."""
         if host.message is None or host.message.answer is not None:
             return
-        book = PermitBook.unpack(self.book)
-        answer = book.ask(host.message.asks[_TOPIC], self.now_ms)
+        book, ask = PermitBook.unpack(self.book), host.message.asks[_TOPIC]
+        least = {shard_id: one.permits for shard_id, one in book.shards.items()}
+        for one in ask.shards:
+            least[one.shard_id] = max(least.get(one.shard_id, 0), one.used_count)
+        answer = book.answer(_TOPIC[0], ask, self.now_ms, PermitFacts({_TOPIC[0]: self.policies_version}, self.removed))
         self.book = book.pack()
+        is_granted = any(one.permits > least.get(shard_id, 0) for shard_id, one in book.shards.items())
+        if is_granted and book.free_count(self.limit) < 0:
+            self.complaint = f"the limit is {self.limit}, and a host with {ask.limit} got {answer.permits}"
         host.message = host.message._replace(answer=answer)
         self.counts["asks"] += 1
 
@@ -171,6 +210,7 @@ class _Run:
         kinds = {
             "claim": 6, "end": 4, "want": 4, "send": 6, "arrive": 6, "answer": 6, "lose": 1, "look": 3, "tick": 1,
             "move": 1, "freeze": 1, "kill": 0.5, "change": self.changes, "follow": 3 * self.changes, "enqueue": 1,
+            "renew": 1, "forget": 1, "remove": 0.3,
         }  # fmt: skip
         kind = chance.choices(list(kinds), list(kinds.values()))[0]
         if kind == "claim":
@@ -194,14 +234,31 @@ class _Run:
             self.add_ready(shard_id, 5)
         elif kind == "tick":
             host.permits.tick()
+        elif kind == "renew":
+            host.renew(shard_id)
+        elif kind == "forget":
+            host.forget(shard_id)
+        elif kind == "remove":
+            self.remove(shard_id)
         elif kind in ("move", "freeze"):
+            self.removed.pop(shard_id, None)  # It is added again.
             self.move(shard_id, host, is_frozen=kind == "freeze")
         elif kind == "kill":
             self.kill(host)
         elif kind == "change":
             self.limit = chance.choice(_LIMITS)
-        elif host.settings.policy(*_TOPIC).in_flight_max != self.limit:
+            self.policies_version += 1
+        elif host.settings.policies_version(_TOPIC[0]) != self.policies_version:
             host.follow(self.limit)
+
+    def remove(self, shard_id: int) -> None:
+        """Remove a shard, whose items were consumed."""
+        if self.leases[shard_id] or shard_id in self.removed or len(self.removed) + 1 == len(self.leases):
+            return
+        self.removed[shard_id], self.ready[shard_id] = self.epochs[shard_id], 0
+        for host in self.hosts:
+            host.close(shard_id)
+        self.counts["shards removed"] += 1
 
     def kill(self, host: _Host) -> None:
         """Let another process take the place of a host. What it asked can still arrive at the book."""
@@ -210,10 +267,12 @@ class _Run:
         other.follow(self.limit)
         self.hosts[self.hosts.index(host)] = other
         for shard_id in self.leases:
-            if host.part(shard_id) is not None and host.writers[shard_id].shard.epoch == self.epochs[shard_id]:
+            if host.serves(shard_id):
                 self.move(shard_id, self.chance.choice(self.hosts))
 
     def problem(self) -> str:
+        if self.complaint:
+            return self.complaint
         limits = [limit for leases in self.leases.values() for limit in leases]
         if len(limits) > max(limits, default=0):
             return f"{len(limits)} leases run under limits of {sorted(set(limits))}: {self.leases}"
@@ -224,23 +283,15 @@ class _Run:
         for host in self.hosts:
             host.follow(self.limit)
             for shard_id, epoch in self.epochs.items():
-                if host.part(shard_id) is not None and host.writers[shard_id].shard.epoch < epoch:
+                shard = host.writers[shard_id].shard
+                if shard is not None and shard.epoch < epoch:
                     host.close(shard_id)
-        since_ms = dict.fromkeys(self.leases, self.now_ms)
+        since_ms = dict.fromkeys([shard_id for shard_id in self.leases if shard_id not in self.removed], self.now_ms)
         for shard_id in self.leases:
             self.add_ready(shard_id, _BACKLOG_ITEMS)
         for _ in range(_ROUNDS_MAX):
-            self.now_ms += _STEP_MS
+            self.round()
             for host in self.hosts:
-                host.queue.waiting_count = 3 * len(self.leases)
-                host.permits.tick()
-                for shard_id in self.leases:
-                    host.claim(shard_id)
-                host.permits.check(host.queue)
-                self.send(host)
-                self.arrive(host)
-                self.answer(host)
-                self.look(host)
                 for shard_id in self.leases:
                     host.end_lease(shard_id)
             if problem := self.problem():
@@ -249,13 +300,43 @@ class _Run:
                 waited_ms = self.now_ms - max(began_ms, self.last_claim.get(shard_id, 0))
                 if waited_ms > _TURN_MS_MAX and self.ready[shard_id]:
                     return f"shard {shard_id} has waited for {waited_ms} ms, and others have had their turns"
-        return ""
+        return self.idle_permits(self.chance.choice(list(since_ms)))
+
+    def idle_permits(self, alone: int) -> str:
+        """Let one shard have items, and end none of its leases. It gets the permits that no other one uses."""
+        for host in self.hosts:
+            for shard_id in self.leases:
+                while host.serves(shard_id) and self.leases[shard_id]:
+                    host.end_lease(shard_id)
+                part = host.part(shard_id)
+                if part is not None and host.serves(shard_id):
+                    part.window.take(len(part.window))
+                    self.ready[shard_id] = 0
+        self.add_ready(alone, _BACKLOG_ITEMS)
+        for _ in range(_ROUNDS_MAX):
+            self.round()
+        count = len(self.leases[alone])
+        return "" if count == self.limit else f"shard {alone} waits alone, and has {count} permits of {self.limit}"
+
+    def round(self) -> None:
+        """Let each host claim, ask its book and look."""
+        self.now_ms += _STEP_MS
+        for host in self.hosts:
+            host.queue.waiting_count = 3 * len(self.leases)
+            host.permits.tick()
+            for shard_id in self.leases:
+                host.claim(shard_id)
+            host.permits.check(host.queue)
+            self.send(host)
+            self.arrive(host)
+            self.answer(host)
+            self.look(host)
 
     def add_ready(self, shard_id: int, count: int) -> None:
         """Enqueue items."""
         for host in self.hosts:
-            part = host.part(shard_id)
-            if part is not None and host.writers[shard_id].shard.epoch == self.epochs[shard_id]:
+            if host.serves(shard_id):
+                part = host.part(shard_id) or host.add_topic(shard_id, 0, 0)
                 for number in range(count):
                     part.window.add(order.sort_key(1, 100 + number, 100 + number, shard_id))
                 self.ready[shard_id] += count

@@ -194,14 +194,13 @@ class Permits:
 
     def _want(self, topic: Topic) -> None:
         """Ask the book of a topic soon."""
-        if topic in self._wanted:
-            return
-        self._wanted[topic] = None
         queue = self._queues.by_topic.get(topic)
         if queue is not None and not queue.is_asking_permits:
             queue.is_asking_permits = True
             queue.tenant.asking_permits_count += 1
-        self.on_wanted()
+        if topic not in self._wanted:
+            self._wanted[topic] = None
+            self.on_wanted()
 
     def take_asks(self, count_max: int) -> dict[Topic, PermitAsk]:
         """Return up to `count_max` asks. Each must be answered, or failed, before its topic is asked again."""
@@ -214,6 +213,7 @@ class Permits:
         return asks
 
     def _ask_of(self, topic: Topic) -> PermitAsk:
+        version = self._settings.policies_version(topic[0])  # First: another thread can bring newer policies meanwhile.
         limit = self._settings.policy(*topic).in_flight_max
         noted = self._noted.pop(topic, set())
         shards = {shard_id: shard for shard_id, writer in self._writers.items() if (shard := writer.shard) is not None}
@@ -221,15 +221,17 @@ class Permits:
         wanted = self._wanted_counts(topic, parts)
         asks: list[ShardAsk] = []
         for shard_id, part in parts.items():
-            epoch = shards[shard_id].epoch
+            epoch, since_epoch = shards[shard_id].epoch, shards[shard_id].since_epoch
             if part is None or part.permits is None:
                 if shard_id in noted or part is not None:
-                    asks.append(ShardAsk(shard_id, epoch, 0, part.out_count if part is not None and limit else 0, 0))
+                    used_count = part.out_count if part is not None and limit else 0
+                    asks.append(ShardAsk(shard_id, epoch, 0, used_count, 0, since_epoch))
                 continue
             if wanted and shard_id not in wanted:
                 part.permits = min(part.permits, part.out_count)  # What it has free is for the others here.
-            asks.append(ShardAsk(shard_id, epoch, part.permits, part.out_count, wanted.get(shard_id, 0)))
-        return PermitAsk(limit, tuple(asks))
+            wanted_count = wanted.get(shard_id, 0)
+            asks.append(ShardAsk(shard_id, epoch, part.permits, part.out_count, wanted_count, since_epoch))
+        return PermitAsk(limit, tuple(asks), version)
 
     def _wanted_counts(self, topic: Topic, parts: Mapping[int, ShardTopic | None]) -> dict[int, int]:
         """Return the permits that each shard wants, those with the most urgent items first."""
@@ -262,11 +264,15 @@ class Permits:
         for one in ask.shards:
             writer = self._writers.get(one.shard_id)
             shard = writer.shard if writer is not None else None
-            part = _part(shard, topic) if shard is not None and shard.epoch == one.epoch else None
-            if part is None:
+            if shard is None or not shard.since_epoch <= one.epoch <= shard.epoch:
                 continue
-            if part.permits is None:
-                part.permits_granted = 0
+            part = _part(shard, topic)
+            if part is None or part.permits is None:
+                if answer is None:  # Else the book keeps permits that nobody uses.
+                    self._noted.setdefault(topic, set()).add(one.shard_id)
+                    self._wanted[topic] = None
+                elif part is not None:
+                    part.permits_granted = 0
                 continue
             if answer is None:
                 part.permits_granted = max(part.permits_granted, one.kept_count, one.used_count) + one.wanted_count
@@ -306,8 +312,8 @@ class Permits:
                 continue
             queue = self._queues.by_topic.get(topic)
             has_turn = queue is not None and self._clock() < queue.permits_got_s + TURN_MS / 1000
-            if not has_turn and (needed_count := book.needy_count(limit, now_ms)):
-                self._share_out(topic, book, mine, needed_count, limit)
+            if not has_turn and book.waiting_count(limit, now_ms):
+                self._share_out(topic, book, mine, limit, now_ms)
             asked_ms = [book.shards[shard_id].asked_at_ms for shard_id in mine if book.shards[shard_id].wanted_count]
             if asked_ms and (book.free_count(limit) > 0 or now_ms - min(asked_ms) > AGAIN_MS):
                 self._want(topic)
@@ -317,8 +323,9 @@ class Permits:
         writer = self._writers.get(shard_id)
         return writer is not None and writer.shard is not None and writer.shard.epoch >= epoch
 
-    def _share_out(self, topic: Topic, book: PermitBook, mine: list[int], needed_count: int, limit: int) -> None:
-        """Use fewer permits, so that others get up to `needed_count` as soon as leases end."""
+    def _share_out(self, topic: Topic, book: PermitBook, mine: list[int], limit: int, now_ms: int) -> None:
+        """Use fewer permits, so that others get their shares as soon as leases end, and all permits that are idle."""
+        needed_count, waiting_count = book.needy_count(limit, now_ms), book.waiting_count(limit, now_ms)
         share = book.share(limit)
         given_count = 0
         for shard_id in mine:
@@ -331,8 +338,9 @@ class Permits:
                 continue
             part.permits_granted = max(part.permits_granted, entry.permits)
             given_count += max(0, entry.permits - part.permits)  # It was given before, and some leases run yet.
-            kept_count = share if topic in self._short or part.permits <= part.out_count else part.out_count
-            count = max(0, min(part.permits - kept_count, needed_count - given_count))
+            is_idle = topic not in self._short and part.permits > part.out_count
+            kept_count, others_count = (part.out_count, waiting_count) if is_idle else (share, needed_count)
+            count = max(0, min(part.permits - kept_count, others_count - given_count))
             part.permits -= count
             given_count += count
             if part.permits_granted > max(part.permits, part.out_count):

@@ -235,15 +235,15 @@ class Namespaces(Service):
             view = self._read_view
             self.number_max = max(self.number_max, max(view.by_number, default=0))
             self._conflicts = self._shards.conflicts(view)
-            if view is not self._view:
-                self._view = view
-                self.number_by_name = view.number_by_name
-                self.settings.replace(view.by_number)
             known = self.settings
             if listed.policies is not known.policies or listed.prefix_policies is not known.prefix_policies:
                 known.replace_policies(listed.policies, listed.prefix_policies)
             if listed.groups is not known.declared_groups:
                 known.replace_groups(listed.groups)
+            if view is not self._view:  # After the policies, whose versions it has.
+                self._view = view
+                self.number_by_name = view.number_by_name
+                known.replace(view.by_number)
             # Last, because a census that is over can have made its topics serial.
             self._close(listed)
             return listed

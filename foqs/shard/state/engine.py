@@ -57,7 +57,8 @@ class ShardState:
         has them.
         """
         self.shard_id = shard_id
-        self.epoch = image.epoch
+        self.epoch = self.since_epoch = image.epoch
+        """The present epoch of this ownership, and the one with which it began."""
         self.in_flight: Transaction | None = None
         self.index = index = ShardIndex(shard_id, image, settings)
         self._batch: list[Operation] = []

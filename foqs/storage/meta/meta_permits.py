@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from sqlalchemy import Connection, text
 
-from foqs.model.permit_book import PermitAnswer, PermitAsk, PermitBook
+from foqs.model.permit_book import PermitAnswer, PermitAsk, PermitBook, PermitFacts
 from foqs.model.stocks import Topic
 from foqs.storage.meta import meta_statements as sql
 from foqs.storage.meta.meta_scripts import RunScript, Statement
@@ -57,19 +57,24 @@ def _ask_books(run: RunScript, asks: Mapping[Topic, PermitAsk]) -> tuple[dict[To
     """Return the answers of the existing books, and the topics that have no book yet."""
     keys = tuple(map(key_of, sorted(asks)))
     listed = ", ".join(["%s"] * len(keys))
-    _, there, rows, ((now_ms,),) = run(
+    namespaces = tuple(sorted({namespace for namespace, _ in asks}))
+    _, there, rows, ((now_ms,),), versions, removed = run(
         (sql.BEGIN, ()),
         (sql.FIND_PERMITS.format(listed), keys),
         (sql.LOCK_PERMITS.format(listed), keys),
         (sql.READ_NOW, ()),
+        # Read behind the locks, so that no book grants by policies that were changed before its last change.
+        (sql.READ_POLICIES_VERSIONS.format(", ".join(["%s"] * len(namespaces))), namespaces),
+        (sql.READ_REMOVED, ()),
     )
+    facts = PermitFacts(dict(versions), dict(removed))
     answers: dict[Topic, PermitAnswer] = {}
     written: list[Statement] = []
     for key, packed in rows:
         topic = topic_of(key)
         if (book := _book_of(packed)) is None:
             continue
-        answers[topic] = book.ask(asks[topic], now_ms)
+        answers[topic] = book.answer(topic[0], asks[topic], now_ms, facts)
         if book.shards:
             written.append((sql.WRITE_PERMITS, (book.pack(), book.waited_until_ms(), key)))
         else:

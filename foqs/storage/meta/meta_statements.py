@@ -5,6 +5,8 @@ WRITE_SLOTS stands here too, because SQLAlchemy takes some 60 ms to compile a st
 
 from __future__ import annotations
 
+from foqs.model.cluster import ShardUse
+
 NOW_MS = "CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)"
 """Correct only in a session in UTC: any other zone can repeat an hour each year."""
 
@@ -96,6 +98,8 @@ MAKE_BOOKS = (
 LOCK_PERMITS = "SELECT topic, book FROM permit WHERE topic IN ({}) ORDER BY topic FOR UPDATE SKIP LOCKED"
 FIND_PERMITS = "SELECT topic FROM permit WHERE topic IN ({})"
 MAKE_PERMITS = "INSERT IGNORE INTO permit (topic, book, waited_until) VALUES {}"
+READ_POLICIES_VERSIONS = "SELECT number, policies_version FROM namespace WHERE number IN ({})"
+READ_REMOVED = f"SELECT shard_id, epoch FROM shard WHERE state = {int(ShardUse.REMOVED)}"
 WRITE_PERMITS = "UPDATE permit SET book = %s, waited_until = %s WHERE topic = %s"
 DELETE_PERMITS = "DELETE FROM permit WHERE topic = %s"
 READ_WAITED = f"SELECT topic, book FROM permit WHERE waited_until > {NOW_MS} ORDER BY waited_until LIMIT %s"
