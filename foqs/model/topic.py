@@ -405,8 +405,8 @@ class ShardTopic(ItemCounts):
 
     @property
     def lacks_permits(self) -> bool:
-        """True if it has ready items and no permit to claim one."""
-        if self.permits is None or self.permits > self.out_count:
+        """True if it has ready items and no permit to claim one. A serial topic needs as many as a run has items."""
+        if self.permits is None or self.permits > self.out_count or not self._permits_left_count:
             return False
         return self.window.head != order.LAST or (self.keyed is not None and self.keyed.ready > 0)
 
@@ -414,7 +414,15 @@ class ShardTopic(ItemCounts):
     def permits_wanted_count(self) -> int:
         """The permits that its known ready items need."""
         # A window without items has its first ones in the database.
-        return max(1, len(self.window) + (0 if self.keyed is None else self.keyed.ready))
+        count = max(1, len(self.window) + (0 if self.keyed is None else self.keyed.ready))
+        return min(count, self._permits_left_count)
+
+    @property
+    def _permits_left_count(self) -> int:
+        """The further permits that it has a use for, whatever items it has."""
+        if not self.is_serial or self.keyed is not None:
+            return limits.OPEN_LEASES_MAX
+        return max(0, self.batch_max - (self.permits or 0))
 
     @property
     def waits_for_permit(self) -> bool:
@@ -439,12 +447,8 @@ class ShardTopic(ItemCounts):
         if is_held:
             return 0
         room = min(self.batch_max, limits.OPEN_LEASES_MAX - len(self._leases))
-        if self.permits is not None:
-            room = min(room, max(1, self.permits))  # One item alone needs no permit: no other shard has one out.
-        base = self.base
-        if base is not None and base.permits is not None:
-            room = min(room, base.permits - base.out_count)
-        return max(0, room)
+        holder = self if self.base is None else self.base
+        return max(0, room if holder.permits is None else min(room, holder.permits - holder.out_count))
 
     @property
     def has_run_out(self) -> bool:

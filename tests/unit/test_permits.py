@@ -5,7 +5,9 @@ from __future__ import annotations
 from foqs.model.permit_book import PermitBook
 from foqs.model.stocks import Topic
 from foqs.model.topic_name import fair, ordered
+from foqs.shard.state.events import Events
 from tests.support.shards import NAMESPACE, Shards, plan
+from tests.unit.test_fair_turns import ack
 
 TOPIC = "t"
 
@@ -74,3 +76,71 @@ def test_items_of_a_key_are_not_claimed_without_permits_before_its_topic_is_anno
         shards.enqueue(0, name, count=10)
         plan(shards.states[0], shards.dispatcher, shards.now(0))
         assert limited.out_count == 0, name
+
+
+def test_the_permits_of_a_forgotten_topic_are_given_back_also_if_an_answer_is_lost() -> None:
+    limited = Limited(1, in_flight_max=2)
+    shards = limited.shards
+    shards.enqueue(0, TOPIC)
+    call = shards.dequeue({TOPIC: 1})
+    limited.pass_turns()
+    assert call.items is not None
+    ack(shards, call.items)
+    limited.pass_turns()
+    assert limited.permits == {0: 1}
+    topic = shards.states[0].index.topics[NAMESPACE, TOPIC]
+    shards.states[0].index.topic_table.remove(topic)
+    events = Events()
+    events.topics_gone.append(topic)
+    shards.dispatcher.on_events(events)
+    asks = shards.dispatcher.permits.take_asks(100)
+    shards.dispatcher.permits_answered(asks, {})
+    limited.grant()
+    assert limited.permits == {}
+
+
+def test_an_owner_that_renews_its_epoch_takes_the_answer_of_its_ask_under_way() -> None:
+    limited = Limited(1, in_flight_max=3)
+    shards = limited.shards
+    shards.enqueue(0, TOPIC, count=3)
+    shards.pass_ms(40)
+    shards.dequeue({TOPIC: 2})
+    asks = shards.dispatcher.permits.take_asks(100)
+    shards.states[0].begin_epoch(shards.states[0].epoch + 1)
+    book = limited.books[NAMESPACE, TOPIC] = PermitBook()
+    shards.dispatcher.permits_answered(asks, {topic: book.ask(ask, 0) for topic, ask in asks.items()})
+    assert limited.out_count == 2
+    shards.dequeue({TOPIC: 1})
+    limited.pass_turns(40)
+    assert limited.permits == {0: 3}
+
+
+def test_an_item_of_a_serial_topic_has_a_permit_also_when_the_topic_is_serial_no_more() -> None:
+    limited = Limited(2, in_flight_max=1, serial=True)
+    shards = limited.shards
+    shards.enqueue(0, TOPIC)
+    limited.pass_turns()
+    first = shards.dequeue({TOPIC: 1})
+    limited.pass_turns()
+    assert len(first.items or []) == 1
+    assert limited.permits == {0: 1}
+    shards.set_policy(TOPIC, serial=False)
+    limited.pass_turns()
+    shards.enqueue(1, TOPIC, count=3)
+    limited.pass_turns()
+    second = shards.dequeue({TOPIC: 3})
+    limited.pass_turns()
+    assert (second.items, limited.out_count) == (None, 1)
+
+
+def test_a_serial_topic_asks_for_no_more_permits_than_a_run_needs() -> None:
+    for batch, expected in ((1, 1), (3, 3), (9, 5)):
+        limited = Limited(1, in_flight_max=5, serial=True, key_batch=batch)
+        shards = limited.shards
+        shards.enqueue(0, TOPIC, count=20)
+        limited.pass_turns()
+        call = shards.dequeue({TOPIC: 9})
+        limited.pass_turns(20)
+        shards.dequeue({TOPIC: 9})
+        limited.pass_turns(20)
+        assert (len(call.items or []), limited.permits) == (expected, {0: expected}), batch
