@@ -91,6 +91,17 @@ class Room:
                 self._depths.arriving[topic] += 1
         return None
 
+    def recount(self) -> None:
+        """Count the items of the topics anew with the next item, because time has passed since room was taken."""
+        self._left.clear()
+
+    def stored(self, names: Sequence[str]) -> None:
+        """Give back the room of an item in these topics, whose shard counts it from now on."""
+        for name in map(base_of, names):
+            topic = self._number, name
+            if self._taken[topic]:
+                self._give_back(topic, 1)
+
     def hold_until(self, completion: Completion) -> None:
         """Keep the room until the completion of the items is over, also if their caller has left before."""
         end = completion.on_done
@@ -103,12 +114,14 @@ class Room:
 
     def close(self) -> None:
         """Give the room back. Stored items are counted by their shards from then on."""
-        arriving = self._depths.arriving
-        for topic, count in self._taken.items():
-            arriving[topic] -= count
-            if not arriving[topic]:
-                del arriving[topic]
-        self._taken.clear()
+        for topic, count in list(self._taken.items()):
+            self._give_back(topic, count)
+
+    def _give_back(self, topic: Topic, count: int) -> None:
+        for counts in (self._taken, self._depths.arriving):
+            counts[topic] -= count
+            if not counts[topic]:
+                del counts[topic]
 
     def _find(self, name: str) -> int | None:
         """Return the room that is left in a topic, which its items of this call share."""

@@ -59,6 +59,12 @@ class DepthRoom(Protocol):
     def take(self, names: Sequence[str]) -> FoqsError | None:
         """Take room for one item in each of these topics, or return the error of a full one."""
 
+    def recount(self) -> None:
+        """Count the items of the topics anew, because time has passed since room was taken."""
+
+    def stored(self, names: Sequence[str]) -> None:
+        """Give back the room of an item, which its shard counts from now on."""
+
 
 class OnceOutcome:
     """The outcome of one `insert_once`, by the keys of its items. Items without an entry are still under way."""

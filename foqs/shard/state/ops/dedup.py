@@ -76,6 +76,12 @@ class Firsts:
         copies = self.outcome.copies
         return {item.key: len(copies[item.key]) for item in self.items if item.key in copies} if copies else {}
 
+    def release_room(self) -> None:
+        """Give back the room of the items in topics with a limit, because the items are stored."""
+        if self.outcome.room is not None:
+            for item in self.items:
+                self.outcome.room.stored(names_of(item, self.outcome))
+
     def refuse(self, error: FoqsError) -> None:
         self._source.firsts_count -= 1
         self._source.refuse(self.items, self.digests, self.completion, self.outcome, error)
@@ -212,7 +218,8 @@ class Dedup:
             self.refuse(items, digests, completion, outcome, outcome.refusal)
             return
         if outcome.room is not None:
-            names = [[one.topic.name for one in with_copies([item], outcome)] for item in items]
+            names = [names_of(item, outcome) for item in items]
+            outcome.room.recount()  # Others have taken room while a check was under way.
             rooms = zip(items, names, strict=True)
             faults = {item.key: full for item, some in rooms if (full := outcome.room.take(some)) is not None}
             if faults:
@@ -451,6 +458,11 @@ def with_copies(items: Sequence[ShardItem], outcome: OnceOutcome) -> list[ShardI
     if not copies:
         return list(items)
     return [one for item in items for one in (item, *copies.get(item.key, ()))]
+
+
+def names_of(item: ShardItem, outcome: OnceOutcome) -> list[str]:
+    """Return the names of the topics of an item and of its copies."""
+    return [one.topic.name for one in with_copies([item], outcome)]
 
 
 def _fault_of(item: ShardItem, outcome: OnceOutcome, refused: Mapping[ShardTopic, FoqsError]) -> FoqsError | None:

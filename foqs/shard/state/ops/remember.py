@@ -82,6 +82,7 @@ class Remembering(Operation):
             for some in firsts:
                 keys = [item.key for item in some.items]
                 some.outcome.made += keys
+                some.release_room()
                 source.note_firsts(some.digests, shard_id, keys, some.copies_counts())
                 source.firsts_count -= 1
 
