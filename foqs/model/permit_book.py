@@ -6,8 +6,8 @@ never more than the limit. A dead host, a hand-over or a cut link changes nothin
 later epoch begins with the leases that it has found there, and a host with an earlier epoch can change nothing. A
 removed shard has no permits.
 
-A book grants by the limit of the present policies only. A host that was cut off and knows former ones keeps what it
-has, and can give it back.
+A book grants by the limit of the present policies only. A host that was cut off and knows former ones keeps its
+permits, and can give them back.
 
 Pure: times are milliseconds of the clock of the meta database's server, and come in as arguments. They decide only
 whose turn it is.

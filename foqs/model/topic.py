@@ -419,7 +419,7 @@ class ShardTopic(ItemCounts):
 
     @property
     def _permits_left_count(self) -> int:
-        """The further permits that it has a use for, whatever items it has."""
+        """The further permits that it could use with enough ready items."""
         if not self.is_serial or self.keyed is not None:
             return limits.OPEN_LEASES_MAX
         return max(0, self.batch_max - (self.permits or 0))

@@ -100,7 +100,7 @@ class Room:
         for name in map(base_of, names):
             topic = self._number, name
             if self._taken[topic]:
-                self._give_back(topic, 1)
+                self._release(topic, 1)
 
     def hold_until(self, completion: Completion) -> None:
         """Keep the room until the completion of the items is over, also if their caller has left before."""
@@ -115,9 +115,9 @@ class Room:
     def close(self) -> None:
         """Give the room back. Stored items are counted by their shards from then on."""
         for topic, count in list(self._taken.items()):
-            self._give_back(topic, count)
+            self._release(topic, count)
 
-    def _give_back(self, topic: Topic, count: int) -> None:
+    def _release(self, topic: Topic, count: int) -> None:
         for counts in (self._taken, self._depths.arriving):
             counts[topic] -= count
             if not counts[topic]:
