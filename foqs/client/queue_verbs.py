@@ -33,6 +33,7 @@ from foqs.client.retry import Repeat
 from foqs.model import limits
 from foqs.model.calls import EnqueueResult, PositionErrors, TopicPage, TopicStats
 from foqs.model.errors import FoqsError, InternalError, InvalidArgumentError, TooLargeError, UnavailableError
+from foqs.model.groups import items_at_a_time
 from foqs.wire import codec as wire
 
 T = TypeVar("T")
@@ -50,19 +51,21 @@ def enqueue_limited(
     job_id: str | None = None,
     defers: bool = False,
 ) -> Flow[EnqueueResult]:
-    """Enqueue up to one call's worth of items, in several calls if the namespace has a lower batch limit.
+    """Enqueue up to one call's worth of items, in several calls if they or their copies are too many for one.
 
     defers: leave items that were certainly not done to the caller, see Verb.
     Raises if the first call fails as a whole; a later one leaves its error at its positions.
     """
     result = EnqueueResult(ids=[])
-    left = items
+    left, size = items, len(items)
     while left:
-        part = left[: terms.batch_limits.get(namespace, len(left))]
+        part = left[: min(size, terms.batch_limits.get(namespace, size))]
         try:
             done = yield from enqueue_batch(terms, namespace, part, repeat, bulk=bulk, job_id=job_id, defers=defers)
         except FoqsError as refusal:
-            if isinstance(refusal, TooLargeError) and (yield from finds_lower_limit(terms, namespace, len(part))):
+            smaller = yield from smaller_call(terms, namespace, len(part), refusal)
+            if smaller < len(part):
+                size = smaller
                 continue
             if not result.ids:
                 raise
@@ -77,6 +80,28 @@ def enqueue_limited(
     return result
 
 
+def smaller_call(terms: Terms, namespace: str, count: int, refusal: FoqsError) -> Flow[int]:
+    """Return the size of the next call after one of `count` items was refused, or `count` if fewer are refused, too.
+
+    The number of copies that the groups of a topic allow is remembered for the namespace, as its own limit is.
+    """
+    if not isinstance(refusal, TooLargeError) or count <= 1:
+        return count
+    if (named := items_at_a_time(refusal)) is not None:
+        if named < 1:
+            return count // 2
+        remember_limit(terms, namespace, named)
+        return min(named, count)
+    return terms.batch_limits[namespace] if (yield from finds_lower_limit(terms, namespace, count)) else count
+
+
+def remember_limit(terms: Terms, namespace: str, items_max: int) -> None:
+    """Remember the most items of a call in a namespace."""
+    if len(terms.batch_limits) >= NAMESPACES_KNOWN_MAX:
+        terms.batch_limits.clear()
+    terms.batch_limits[namespace] = items_max
+
+
 def finds_lower_limit(terms: Terms, namespace: str, count: int) -> Flow[bool]:
     """Fetch the batch limit of the namespace after a call of `count` items was too large. True if it is lower."""
     request = wire.structs.GetNamespaceRequest(name=namespace)
@@ -85,9 +110,7 @@ def finds_lower_limit(terms: Terms, namespace: str, count: int) -> Flow[bool]:
     except FoqsError:
         return False  # The refusal says more than this error.
     limit = min(found.settings.batch_items_max, found.settings.enqueues_per_minute_max)
-    if len(terms.batch_limits) >= NAMESPACES_KNOWN_MAX:
-        terms.batch_limits.clear()
-    terms.batch_limits[namespace] = limit
+    remember_limit(terms, namespace, limit)
     return bool(limit < count)
 
 

@@ -50,8 +50,8 @@ def enqueue_shared(
 ) -> Flow[CallOutcome]:
     """Make one attempt to enqueue items of several callers, and return their outcomes.
 
-    The batch is split into several calls if it exceeds the namespace's batch limit or its remaining quota, because the
-    items can still succeed separately.
+    The batch is split into several calls if it exceeds the namespace's batch limit or its remaining quota, or has too
+    many copies for groups, because the items can still succeed separately.
     """
     outcome = CallOutcome([""] * len(items))
     first, size = 0, len(items)
@@ -82,12 +82,8 @@ def enqueue_shared(
 
 def _smaller(terms: Terms, namespace: str, count: int, refusal: FoqsError) -> Flow[int]:
     """Return the size of the next call after one of `count` items was refused, or `count` to stop."""
-    if (
-        isinstance(refusal, TooLargeError)
-        and count > 1
-        and (yield from queue_verbs.finds_lower_limit(terms, namespace, count))
-    ):
-        return terms.batch_limits[namespace]
+    if isinstance(refusal, TooLargeError):
+        return (yield from queue_verbs.smaller_call(terms, namespace, count, refusal))
     return count // 2 if isinstance(refusal, RateLimitedError) and count > 1 else count
 
 

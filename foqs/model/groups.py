@@ -5,12 +5,20 @@ The idea is that of Cherami's consumer groups. A group is a topic with a hidden 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from foqs.model import limits
-from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, OverloadedError, PausedError
+from foqs.model.errors import (
+    AlreadyExistsError,
+    FoqsError,
+    InvalidArgumentError,
+    NotFoundError,
+    OverloadedError,
+    PausedError,
+)
 from foqs.model.topic_name import base_of, hidden, in_group, is_keyed, is_of_group, parts
 
 GROUPS_PER_TOPIC_MAX = 16
@@ -30,6 +38,18 @@ Every host keeps all groups in memory.
 """
 COPIES_PER_CALL_MAX = 4_000
 """The most items of one enqueue, counted once for each group that gets a copy."""
+
+
+_AT_A_TIME = re.compile(r": send (\d+|fewer) items at a time\Z")
+
+
+def items_at_a_time(error: FoqsError) -> int | None:
+    """Return the number of items that an error for a call with too many copies names.
+
+    It is 0 for an error that names none, as one for too many bytes does, and None for any other error.
+    """
+    found = _AT_A_TIME.search(error.message)
+    return None if found is None else int(found[1]) if found[1].isdigit() else 0
 
 
 @dataclass(frozen=True, slots=True)

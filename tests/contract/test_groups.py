@@ -166,17 +166,15 @@ def test_a_topic_has_so_many_groups_and_no_more(world: World) -> None:
         world.admin.create_group(NS, "t", f"g{number}")
     with pytest.raises(foqs.InvalidArgumentError, match="the limit is 16"):
         world.admin.create_group(NS, "t", "one-more")
-    with pytest.raises(foqs.TooLargeError, match=r"17000 copies.*send 235 items at a time"):
-        world.client.enqueue_many(NS, [NewItem("t", b"")] * 1_000)
+    assert len(set(world.client.enqueue_many(NS, [NewItem("t", b"")] * 1_000).ids)) == 1_000, "in calls of 235 items"
 
 
-def test_the_copies_of_a_call_have_as_many_bytes_as_a_frame_at_most(world: World) -> None:
+def test_a_call_whose_copies_have_more_bytes_than_a_frame_is_sent_in_two(world: World) -> None:
     world.admin.update_namespace(NS, payload_bytes_max=1 << 20)
     for number in range(8):
         world.admin.create_group(NS, "t", f"g{number}")
     world.client.enqueue(NS, "t", b"x" * (1 << 20))
-    with pytest.raises(foqs.TooLargeError, match=r"18874368 bytes.*send fewer items at a time"):
-        world.client.enqueue_many(NS, [NewItem("t", b"x" * (1 << 20))] * 2)
+    assert len(set(world.client.enqueue_many(NS, [NewItem("t", b"x" * (1 << 20))] * 2).ids)) == 2
 
 
 def test_a_deleted_group_gets_nothing_more_and_loses_what_it_holds(world: World) -> None:

@@ -93,6 +93,24 @@ def test_a_batch_that_the_namespace_never_takes_is_cut_to_what_it_takes() -> Non
     assert result.ids == ["f", "g"], "it is remembered"
 
 
+def test_a_batch_with_too_many_copies_is_cut_to_what_the_error_names_and_this_is_remembered() -> None:
+    copies = TooLargeError("5 items are 50 copies, and the limit of a call is 20: send 2 items at a time")
+    bench = Bench(copies, *[enqueued(["a", "b"])] * 2, enqueued(["e"]))
+    result = enqueue_many(bench, [NewItem("t", b"")] * 5, 1_000)
+    assert (result.ids, result.errors) == (["a", "b", "a", "b", "e"], {})
+    assert [call.method for call in bench.calls] == ["enqueue"] * 4
+    assert bench.terms.batch_limits == {"ns": 2}
+
+
+def test_a_batch_with_too_many_bytes_of_copies_is_halved_and_one_item_is_refused() -> None:
+    large = TooLargeError("the copies of these 4 items have 9 bytes, and the limit is 8: send fewer items at a time")
+    bench = Bench(large, enqueued(["a", "b"]), enqueued(["c", "d"]))
+    assert enqueue_many(bench, [NewItem("t", b"")] * 4, 1_000).ids == ["a", "b", "c", "d"]
+    assert bench.terms.batch_limits == {}, "other items can be smaller"
+    with pytest.raises(TooLargeError):
+        enqueue_many(Bench(large), [NewItem("t", b"")], 1_000)
+
+
 def test_when_a_part_of_a_cut_batch_fails_the_rest_is_not_sent() -> None:
     limits_of = namespace_of(batch_items_max=2, enqueues_per_minute_max=1_000)
     full = RateLimitedError("full", retry_after_ms=10**6)

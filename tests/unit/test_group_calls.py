@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from foqs.contract import requests as of
 from foqs.host.registry.group_calls import GroupCalls
 from foqs.host.registry.namespace_calls import NamespaceCalls
+from foqs.host.verbs.item_maker import costs_of
 from foqs.model import limits
 from foqs.model.census import NOTHING_HELD, CensusAnswer
-from foqs.model.errors import InvalidArgumentError, UnavailableError
-from foqs.model.groups import GROUPS_PER_NAMESPACE_MAX, GroupBook, TopicGroup
+from foqs.model.errors import InvalidArgumentError, TooLargeError, UnavailableError
+from foqs.model.groups import GROUPS_PER_NAMESPACE_MAX, GroupBook, NamespaceGroups, TopicGroup, items_at_a_time
 from foqs.model.namespace import Namespace, NamespaceSettings, SettingsTable
 from foqs.testing.fake_meta import memory_meta
 
@@ -103,3 +105,14 @@ def test_a_topic_without_another_group_keeps_its_own_and_the_limit_counts_each_t
     own = GroupBook({"audit": audit}, GROUPS_PER_NAMESPACE_MAX - 1).delete("t", "")
     assert GroupBook({"": own}, GROUPS_PER_NAMESPACE_MAX).delete("t", "") == own, "a call can be repeated"
     assert GroupBook({"audit": audit}, GROUPS_PER_NAMESPACE_MAX).delete("t", "audit").is_deleted
+
+
+def test_a_client_finds_in_an_error_how_many_items_at_a_time_have_few_enough_copies() -> None:
+    groups = NamespaceGroups({one.hidden_name: one for one in [TopicGroup("t", f"g{at}") for at in range(4)]})
+    with pytest.raises(TooLargeError) as found:
+        costs_of([of.NewItem(topic="t", payload=b"")] * 1_000, groups)
+    assert items_at_a_time(found.value) == 800
+    with pytest.raises(TooLargeError) as found:
+        costs_of([of.NewItem(topic="t", payload=bytes(limits.FRAME_BYTES_MAX // 8))] * 2, groups)
+    assert items_at_a_time(found.value) == 0
+    assert items_at_a_time(TooLargeError("a frame")) is None

@@ -23,8 +23,8 @@ class GroupCalls:
     async def create(self, namespace_name: str, wanted: TopicGroup, prefixes: Sequence[str] = ()) -> TopicGroup:
         """Declare a group. Each item that is enqueued after the return has a copy in it.
 
-        `prefixes` are those of `check_room_for_copy`. The group "" needs the answers of all shards as others do: hosts that
-        still know it as deleted make no copy.
+        `prefixes` are those of `check_room_for_copy`. The group "" needs the answers of all shards as others do: hosts
+        that still know it as deleted make no copy.
 
         Raises UnavailableError if the owner of a shard does not follow: the group is declared then, and the same call
         continues. Raises the errors of `GroupBook.create`.
