@@ -456,6 +456,16 @@ class ShardTopic(ItemCounts):
         return any(item.phase in (Phase.LEASED, Phase.SETTLING) for item in self.run)
 
     @property
+    def holds_back(self) -> bool:
+        """True if its claimed items must not be delivered now, being serial: an item of its run has not ended, an item
+        waits for its next attempt, or a dead letter holds it. An item that is just ending counts as a dead letter.
+        """
+        if not self.is_serial:
+            return False
+        is_held = self.holds_on_dead and bool(self.dead or self.leased)
+        return is_held or bool(self.delayed) or self.has_run_out
+
+    @property
     def is_idle(self) -> bool:
         """True if it has no item that is out or waits for its next attempt."""
         return not (self.out_count or self.delayed)

@@ -50,6 +50,8 @@ _PAUSE_S_MAX = 0.06
 _ITEMS_MAX = 4
 _DEDUP_SHARE = 0.2
 _TTL_SHARE = 0.1
+_FORGOTTEN_SHARE = 0.2
+"""The share of runs whose leases all end together."""
 _TOLERANCE_MS = 5
 """The time by which a lease can end earlier than its receipt says, in whole milliseconds and by the wheel's slots."""
 
@@ -63,6 +65,7 @@ class SerialLoad:
         self.is_there = is_there
         self._batch_max = random.Random(f"batches {world.seed}").choice([1, 1, 3])
         """The items of a topic or key that one dequeue gets together."""
+        self._forgetful = random.Random(f"forgotten runs {world.seed}")
         self._calls_count = 0
         self._slowness = random.Random(f"slow serial {world.seed}").choice([1, 1, 6])
         """Slow consumers and operators leave items, and dead letters, for slots to move with."""
@@ -99,7 +102,7 @@ class SerialLoad:
         made = NamespaceSettings(attempts_max=limits.ATTEMPTS_MAX)
         batch = self._batch_max if self._batch_max > 1 else None
         prefix = SimpleNamespace(serial=True, key_batch=batch)
-        held = SimpleNamespace(serial=True, on_dead=int(OnDead.HOLD))
+        held = SimpleNamespace(serial=True, on_dead=int(OnDead.HOLD), key_batch=batch)
         steps: list[Callable[[FakeDoor], Awaitable[Any]]] = [
             lambda door: door.admin.create_namespace(SERIAL_NAMESPACE, made),
             partial(_create_group, "s0"),
@@ -233,12 +236,14 @@ class SerialLoad:
             return
         is_serial = self._is_serial(topic, invoked_ms) and self._is_serial(topic, self._now_ms())
         most = max(Counter([item.ordering_key for item in items]).values(), default=0)
-        together_max = self._batch_max if topic in ("s0", "s1", _KEYED) else 1
+        together_max = 1 if topic == _FLIPPING else self._batch_max
         if most > together_max and is_serial and not self._void:
             self._world.complain(f"O1: {most} items of serial topic {topic} in one answer")
         self._calls_count += 1
         call, came_back, answered_ms = self._calls_count, set[str](), self._now_ms()
         back_ms: dict[str, float] = {}  # The time from which an item of the run can have come back, and all behind it.
+        is_forgotten = most > 1 and not self._world.delays.calm and self._forgetful.random() < _FORGOTTEN_SHARE
+        self._world.counts["runs whose leases end together"] += is_forgotten
         for item in items:
             name = topic if item.ordering_key is None else ordered(topic, item.ordering_key)
             uid = uid_of(item.payload)
@@ -247,7 +252,8 @@ class SerialLoad:
             ends_ms = self._world.clocks.lease_end_ms(item.receipt)
             taken = Taken(uid, invoked_ms, answered_ms, ends_ms - _TOLERANCE_MS, call)
             self._taken.setdefault((name, group), []).append(taken)
-            await self._settle(group, item, taken)
+            if not is_forgotten:
+                await self._settle(group, item, taken)
             taken.ended_ms = min(taken.ended_ms, back_ms.get(name, float("inf")))
             if not taken.acked:
                 back_ms[name] = min(taken.ended_ms, taken.lease_ends_ms)

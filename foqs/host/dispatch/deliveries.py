@@ -16,6 +16,7 @@ from foqs.model import limits
 from foqs.model.clock import Now
 from foqs.model.item import Phase, ShardItem, by_topic
 from foqs.model.namespace import SettingsTable
+from foqs.model.topic import ShardTopic
 from foqs.shard.writer.shard_writer import ShardWriter
 
 
@@ -211,7 +212,7 @@ class Deliveries:
         turns = [queue for queue in call.wants if next(iter(queue.calls)) is call]
         for queue in turns:
             self._tokens.refresh(queue)
-            if queue.batch_max > 1:
+            if queue.is_serial and queue.buffer.sort_keys:
                 self._prefetch.unclaim_behind(queue)
         clocks: dict[int, Now] = {}
         next_items, unbacked = call.next_items(turns, clocks, self._writers)
@@ -232,32 +233,35 @@ class Deliveries:
     def _deliver(
         self, queue: TopicQueue, call: DequeueCall, items: list[ShardItem], clocks: dict[int, Now]
     ) -> list[ShardItem]:
-        """Lease the next items of the buffer to the call. Return the items that have not expired."""
+        """Lease the next items of the buffer to the call. Return the items that have not expired, without those behind
+        an expired one that perhaps holds their topic as a dead letter.
+        """
         self._prefetch.take(queue, items, self._clock())
         given: list[ShardItem] = []
+        holding: set[ShardTopic] = set()
         for item in items:
             shard_id = item.topic.shard_id
             writer, now = self._writers[shard_id], clocks[shard_id]
             shard = writer.shard
             assert shard is not None
+            if item.topic in holding:
+                if shard.unclaim(item):
+                    writer.wake()
+                continue
             shard.deliver(item, now.steady_ms + (call.lease_ms or item.lease_ms or call.lease_ms_default))
             if call.says_begun:
                 shard.hand_over(item)
             if item.expires_at <= now.server_ms:
                 shard.expire(item, now.server_ms)
                 writer.wake()
+                if item.topic.holds_on_dead:
+                    holding.add(item.topic)
             else:
                 item.delivered_at = now.server_ms
                 given.append(item)
         if queue.is_serial:
-            self._begin_runs(queue, given)
+            for topic, run in by_topic(given).items():
+                topic.run = run  # Those that the call did not take wait until it has ended.
         if queue.is_throttled:
             self._tokens.spend(queue, len(given))
         return given
-
-    def _begin_runs(self, queue: TopicQueue, given: list[ShardItem]) -> None:
-        """Note the items as a run. Those that the call did not take wait until it has ended."""
-        for topic, items in by_topic(given).items():
-            topic.run = items
-        if given and queue.buffer.sort_keys:
-            self._prefetch.unclaim(queue, queue.buffer.items)

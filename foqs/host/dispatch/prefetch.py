@@ -131,7 +131,7 @@ class Prefetch:
             self.prefetched_bytes += sum(sizes_bytes)
             self._settings.note_item_bytes(topic.namespace, max(sizes_bytes))
             queue.buffer.add(items)
-            if self._draining or topic.shard_id in self._queues.leaving or (topic.run and topic.has_run_out):
+            if self._draining or topic.shard_id in self._queues.leaving or topic.holds_back:
                 self.unclaim(queue, items)
 
     def _expect(self, topic: ShardTopic, size_bytes: int) -> None:
@@ -177,11 +177,15 @@ class Prefetch:
                 writer.wake()
 
     def unclaim_behind(self, queue: TopicQueue) -> None:
-        """Unclaim the held items of a serial topic that are behind a ready one: it came just now, or its claim failed.
+        """Unclaim the held items of a serial topic that are not the next ones: those behind a ready item, which came
+        just now or whose claim failed, and all while the topic holds them back.
 
-        Then it claims them together with that one.
+        Then it claims them together with that item.
         """
-        behind = [item for item in queue.buffer.items if item.sort_key > item.topic.window.head]
+        behind: list[ShardItem] = []
+        for topic, items in by_topic(queue.buffer.items).items():
+            head = order.FIRST if topic.holds_back else topic.window.head
+            behind += [item for item in items if item.sort_key > head]
         if behind:
             self.unclaim(queue, behind)
             self.claim(queue)
