@@ -87,7 +87,7 @@ class InFlight:
         """Note the limit under which items of a topic are claimed, by their keys."""
         limit = claims._index.settings.policy(topic.namespace, topic.name).in_flight_max
         for key in items:
-            self._claimed_under[topic.shard_id, key] = math.inf if topic.permits is None else float(limit)
+            self._claimed_under[topic.shard_id, key] = float(limit or math.inf)
 
     def delivered(self, items: list[ShardItem]) -> Iterator[str]:
         """Count the leases of the topics of an answer."""
@@ -95,7 +95,7 @@ class InFlight:
             return
         topics: dict[Topic, None] = {}
         for item in items:
-            topic = item.topic.namespace, item.topic.name
+            topic = item.topic.namespace, item.topic.base_name
             shard_id = item.topic.shard_id
             out = self._out.setdefault(topic, {})
             out[shard_id, item.key, item.deliveries + 1] = self._claimed_under.get((shard_id, item.key), math.inf)
