@@ -41,13 +41,14 @@ class BaseLeasedItem(Item):
     lease_ms: the lease as requested.
     lease_lost: True if the host delivered the item again or the item no longer exists; another handler can repeat its
     work.
-    settled: True after ack, nack or release.
+    settled: True after ack, nack or release.  given_back: True after nack or release.
     """
 
     settler: ItemSettler
     lease_ms: int
     lease_lost: bool = False
     settled: bool = False
+    given_back: bool = False
 
     def ack(self) -> None:
         """Report the item as done; the host then deletes it. Raises RuntimeError if it is settled already."""
@@ -70,6 +71,7 @@ class BaseLeasedItem(Item):
         """
         nack = Nack(self.receipt, delay_ms, metadata, dead_letter=dead_letter, reason=reason, delay=delay)
         self._settle()
+        self.given_back = True
         self.settler.nack(self, nack)
 
     def release(
@@ -82,6 +84,7 @@ class BaseLeasedItem(Item):
         """
         nack = Nack(self.receipt, delay_ms, release=True, reason=reason, delay=delay)
         self._settle()
+        self.given_back = True
         self.settler.nack(self, nack)
 
     def _settle(self) -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
+from typing import TypeVar
 
 from foqs.client.addresses import parse_addresses
 from foqs.client.checks import check_many, check_text, check_whole
 from foqs.client.durations import DEADLINE_MS_MAX
+from foqs.client.queue_items import Item
 from foqs.client.settling import NackBackoff, log
 from foqs.model import limits
 from foqs.model.errors import FoqsError, InvalidArgumentError
+
+T = TypeVar("T", bound=Item)
 
 CONCURRENCY_MAX = 1_000
 DRAIN_MS = 30 * limits.SECOND_MS
@@ -161,3 +165,12 @@ def count_of_each(free_count: int, topics: Sequence[str]) -> int:
 def may_go_on(error: FoqsError) -> bool:
     """True if the worker retries after a failed dequeue: an outage ends, but an invalid argument stays invalid."""
     return error.retryable
+
+
+def runs_of(items: Sequence[T]) -> list[list[T]]:
+    """Return the items of one answer in their order, those of each ordering key together."""
+    runs: dict[object, list[T]] = {}
+    for item in items:
+        key = item.receipt if item.ordering_key is None else (item.topic, item.group, item.ordering_key)
+        runs.setdefault(key, []).append(item)
+    return list(runs.values())

@@ -35,6 +35,7 @@ from foqs.client.worker_core import (
     description,
     may_go_on,
     named,
+    runs_of,
     topic_names,
 )
 from foqs.model import limits
@@ -57,6 +58,9 @@ class AsyncWorker:
     if the item was delivered before, otherwise after 50 ms of work. So an item that crashes the program costs no
     attempt of the items that were only in hand. All items in work at that time become suspects. A worker handles a
     suspect alone, with no other item in work.
+
+    Items of an ordering key that come together (`key_batch`) are handled one after the other, and those behind one that
+    failed are released. The worker does not know which topics are serial: set no `key_batch` for these.
 
     topic_prefix: instead of topics; items of all topics with this prefix ("" for all topics), including new ones.
     group: a consumer group of the topics, or of those with the prefix; by default their own items.
@@ -118,7 +122,8 @@ class AsyncWorker:
         self._keeper = AsyncLeaseKeeper(client, namespace, self._settings.lease_ms)
         self._settler = AsyncSettler(client, namespace, self._keeper.extended)
         self._control: Queue[BaseException | None] = Queue()
-        self._inbox: Queue[AsyncLeasedItem | None] = Queue()
+        self._inbox: Queue[list[AsyncLeasedItem] | None] = Queue()
+        """Items to be handled; those that stand together are of one key, and are handled one after the other."""
         self._changed = AsyncMonitor()
         self._rests = Rests()
         self._in_hand_count = 0
@@ -207,11 +212,11 @@ class AsyncWorker:
     def _release_inbox(self) -> None:
         while True:
             try:
-                item = self._inbox.get_nowait()
+                run = self._inbox.get_nowait()
             except QueueEmpty:
                 return
-            if item is not None:
-                self._release(item)
+            if run is not None:
+                self._release_all(run)
 
     def _release(self, item: AsyncLeasedItem) -> None:
         """Release an item that was not begun or not finished."""
@@ -220,6 +225,11 @@ class AsyncWorker:
             self._settler.lost([item])
         elif not item.settled:
             item.release()
+
+    def _release_all(self, run: list[AsyncLeasedItem]) -> None:
+        """Release the items of a run, the last one first: an item that comes back takes those behind it along."""
+        while run:
+            self._release(run.pop())
 
     def _let_go(self, item: AsyncLeasedItem) -> None:
         self._keeper.drop(item)
@@ -269,39 +279,52 @@ class AsyncWorker:
         self._keeper.hold(leased, self._client.options.clock_ms())
         with self._changed:
             self._in_hand_count += len(leased)
-        for item in leased:
-            self._inbox.put_nowait(item)
+        for run in runs_of(leased):
+            self._inbox.put_nowait(run)
 
     # --- handling ---
 
     async def _handle(self) -> None:
-        while (item := await self._inbox.get()) is not None:
+        while (run := await self._inbox.get()) is not None:
             try:
-                may_begin = await self._begin(item)
-            except BaseException:  # The handler was cut off.
+                while run:
+                    await self._work_on(run.pop(0), run)
+            finally:
+                self._release_all(run)
+
+    async def _work_on(self, item: AsyncLeasedItem, behind: list[AsyncLeasedItem]) -> None:
+        """Handle the item. Unless it is done then, the items `behind` it in its run are released before."""
+        try:
+            may_begin = await self._begin(item)
+        except BaseException:  # The handler was cut off.
+            self._release_all(behind)
+            self._release(item)
+            raise
+        if not may_begin:
+            self._release_all(behind)
+            self._release(item)
+            return
+        error: BaseException | None = None
+        try:
+            await finish(self._handler(item))
+        except HandlerKindError as wrong:
+            error = wrong
+            self._control.put_nowait(wrong)
+        except Exception as raised:
+            error = raised
+        except BaseException as raised:
+            if is_cancelled():
+                self._end_work(item)
+                self._release_all(behind)
                 self._release(item)
                 raise
-            if not may_begin:
-                self._release(item)
-                continue
-            error: BaseException | None = None
-            try:
-                await finish(self._handler(item))
-            except HandlerKindError as wrong:
-                error = wrong
-                self._control.put_nowait(wrong)
-            except Exception as raised:
-                error = raised
-            except BaseException as raised:
-                if is_cancelled():
-                    self._end_work(item)
-                    self._release(item)
-                    raise
-                error = raised
-                if is_fatal(raised):
-                    self._control.put_nowait(raised)
-            self._end_work(item)
-            self._conclude(item, error)
+            error = raised
+            if is_fatal(raised):
+                self._control.put_nowait(raised)
+        self._end_work(item)
+        if item.given_back or item.lease_lost or (error is not None and not item.settled):
+            self._release_all(behind)
+        self._conclude(item, error)
 
     async def _begin(self, item: AsyncLeasedItem) -> bool:
         """Return True if the item is to be handled, once it is its turn and the host has the report."""
