@@ -40,10 +40,10 @@ class _Message(NamedTuple):
     answer: PermitAnswer | None
 
 
-class _Host:
+class PermitHost:
     """A host with the permits of its shards."""
 
-    def __init__(self, run: _Run) -> None:
+    def __init__(self, run: PermitRun) -> None:
         self.run = run
         self.settings = SettingsTable()
         self.writers: dict[int, Any] = {shard_id: SimpleNamespace(shard=None) for shard_id in run.leases}
@@ -133,7 +133,9 @@ class _Host:
         self.permits.check(self.queue)
 
 
-class _Run:
+class PermitRun:
+    """A run of one topic, step by step."""
+
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         self.now_ms = 1_000_000
@@ -151,13 +153,13 @@ class _Run:
         self.complaint = ""
         self.changes = self.chance.random() < 0.4
         self.book = b""
-        self.hosts = [_Host(self) for _ in range(self.chance.choice([1, 2, 3]))]
+        self.hosts = [PermitHost(self) for _ in range(self.chance.choice([1, 2, 3]))]
         for host in self.hosts:
             host.follow(self.limit)
         for shard_id in shards:
             self.move(shard_id, self.chance.choice(self.hosts))
 
-    def move(self, shard_id: int, to: _Host, *, is_frozen: bool = False) -> None:
+    def move(self, shard_id: int, to: PermitHost, *, is_frozen: bool = False) -> None:
         """Give a shard to another host. The owner before knows it, or is frozen and finds out by its next claim."""
         if not is_frozen:
             for host in self.hosts:
@@ -169,11 +171,11 @@ class _Run:
 
     # ---- messages ----
 
-    def send(self, host: _Host) -> None:
+    def send(self, host: PermitHost) -> None:
         if host.message is None and (asks := host.permits.take_asks(10)):
             host.message = _Message(asks, None)
 
-    def arrive(self, host: _Host) -> None:
+    def arrive(self, host: PermitHost) -> None:
         """Let the book answer the ask of a host."""
         if host.message is None or host.message.answer is not None:
             return
@@ -189,14 +191,14 @@ class _Run:
         host.message = host.message._replace(answer=answer)
         self.counts["asks"] += 1
 
-    def answer(self, host: _Host, *, is_lost: bool = False) -> None:
+    def answer(self, host: PermitHost, *, is_lost: bool = False) -> None:
         if host.message is not None and (is_lost or host.message.answer is not None):
             message, host.message = host.message, None
             host.permits.answered(_TOPIC, message.asks[_TOPIC], None if is_lost else message.answer)
             host.permits.check(host.queue)
             self.counts["answers lost"] += is_lost
 
-    def look(self, host: _Host) -> None:
+    def look(self, host: PermitHost) -> None:
         book = PermitBook.unpack(self.book)
         if host.message is None and book.waited_until_ms() > self.now_ms:
             host.permits.books_read({_TOPIC: book}, self.now_ms)
@@ -260,10 +262,10 @@ class _Run:
             host.close(shard_id)
         self.counts["shards removed"] += 1
 
-    def kill(self, host: _Host) -> None:
+    def kill(self, host: PermitHost) -> None:
         """Let another process take the place of a host. What it asked can still arrive at the book."""
         self.arrive(host) if self.chance.random() < 0.5 else None
-        other = _Host(self)
+        other = PermitHost(self)
         other.follow(self.limit)
         self.hosts[self.hosts.index(host)] = other
         for shard_id in self.leases:
@@ -344,7 +346,7 @@ class _Run:
 
 def run_permits(seed: int) -> Outcome:
     """One run. Repeatable by the seed."""
-    run = _Run(seed)
+    run = PermitRun(seed)
     complaints: list[str] = []
     for _ in range(_STEPS):
         run.step()
