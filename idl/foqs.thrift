@@ -725,7 +725,8 @@ struct TopicGroup {
 /**
  * Declares a group. Each item that is enqueued after the response has a copy in it; items before are copied only with
  * from_queued. The same call can be repeated, and is to be after UNAVAILABLE, which names the shard whose host does not follow yet. PAUSED says
- * that a deleted group of that name still holds items. For the group "", which was deleted, it lets it get items again.
+ * that a deleted group of that name still holds items. For the group "", which was deleted, it lets it get items again;
+ * that one takes no settings.
  */
 struct CreateGroupRequest {
   1: required string namespace_name,
@@ -741,7 +742,8 @@ struct CreateGroupRequest {
 }
 /**
  * Deletes a group: no item that is enqueued after the response has a copy in it, and the copies that it holds are deleted
- * in the background, whatever their states. The group "" can be deleted too; its topic is then read by its groups alone.
+ * in the background, whatever their states. The group "" can be deleted too, while the topic has another one; its
+ * topic is then read by its groups alone.
  */
 struct DeleteGroupRequest { 1: required string namespace_name, 2: required string topic, 3: required string group }
 struct DeleteGroupResponse {}

@@ -352,7 +352,7 @@ class CreateGroupRequest:
     """Declares a group. Each item that is enqueued after the response has a copy in it; items before are copied
     only with from_queued. The same call can be repeated, and is to be after UNAVAILABLE, which names the shard
     whose host does not follow yet. PAUSED says that a deleted group of that name still holds items. For the group
-    "", which was deleted, it lets it get items again."""
+    "", which was deleted, it lets it get items again; that one takes no settings."""
 
     namespace_name: str = ...
     topic: str = ...
@@ -367,8 +367,8 @@ class CreateGroupRequest:
 @dataclass
 class DeleteGroupRequest:
     """Deletes a group: no item that is enqueued after the response has a copy in it, and the copies that it holds
-    are deleted in the background, whatever their states. The group "" can be deleted too; its topic is then read by
-    its groups alone."""
+    are deleted in the background, whatever their states. The group "" can be deleted too, while the topic has
+    another one; its topic is then read by its groups alone."""
 
     namespace_name: str = ...
     topic: str = ...
