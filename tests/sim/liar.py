@@ -50,6 +50,15 @@ LIMITS = [
 """So small that what is not true ends within a run."""
 
 
+_Belief = tuple[str, int, int]
+"""A host, the shard that it is wrong about, and the epoch of the shard in what the host has read."""
+
+
+def _recorded(host: SimHost, shard_id: int) -> int:
+    known = host.host.owners._known.get(shard_id)
+    return 0 if known is None else known.epoch
+
+
 class Liar:
     """What one run has of it. Its chance is its own, so that other runs stay what they are."""
 
@@ -60,9 +69,9 @@ class Liar:
         self.host_id = ""
         """The host in whose name it speaks."""
         self._heard: deque[tuple[str, str, Any]] = deque(maxlen=_HEARD_MAX)
-        self._believed_s: dict[tuple[str, int], float] = {}
+        self._believed_s: dict[_Belief, float] = {}
         """Since when each host believes of each shard what is not true."""
-        self._looked_s: dict[tuple[str, int], float] = {}
+        self._looked_s: dict[_Belief, float] = {}
         """When each of them could first have read the truth."""
         self._count = 0
         self.counts: Counter[str] = world.counts
@@ -211,10 +220,11 @@ class Liar:
         """What is not true is believed no longer than a claim may be, once the truth could be read.
 
         A claim may be said again until then, so its time counts from the first look that came late enough: a meta
-        database that is far or locked gives none for a while.
+        database that is far or locked gives none for a while. All begins again with another record of the shard,
+        after which a claim that was wrong can be right.
         """
         now_s = self._world.loop.time()
-        false = {(host.host.id, shard_id): host for host, shard_id in self._false()}
+        false = {(host.host.id, shard_id, _recorded(host, shard_id)): host for host, shard_id in self._false()}
         self._believed_s = {who: self._believed_s.get(who, now_s) for who in false}
         self._looked_s = {who: looked_s for who, looked_s in self._looked_s.items() if who in false}
         for who, since_s in self._believed_s.items():
