@@ -12,10 +12,12 @@ import math
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from foqs.client.client_errors import NotSentError
+from foqs.client.queue_items import NewItem
 from foqs.model import limits
 from foqs.model.errors import FoqsError, UnavailableError
 from foqs.model.item import Phase, ShardItem
@@ -26,6 +28,7 @@ from foqs.model.topic import ShardTopic
 from foqs.shard.state.ops.claim import Claims
 from foqs.testing.fake_meta_tables import Reach
 from foqs.testing.fake_permits import FakePermits
+from tests.histories.history import Put
 
 if TYPE_CHECKING:
     from tests.sim.run import Outcome
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 _CHANGE_S = 0.4
 _LIMITS = (1, 1, 2, 3, 6)
 _LOST_SHARE = 0.1
+_KEYED_TOPICS = "ac"
 """Of the asks of books, whose answers are lost."""
 _NUMBER = 1
 """Of the namespace with the limits."""
@@ -159,8 +163,22 @@ class SimPermits(FakePermits):
         return answers
 
 
-def run_in_flight(seed: int, *, is_cluster: bool = False, load_s_max: float = math.inf, **options: Any) -> Outcome:
-    """A run with limits of items in flight."""
+def run_in_flight(
+    seed: int,
+    *,
+    is_cluster: bool = False,
+    load_s_max: float = math.inf,
+    has_fairness_keys: bool = False,
+    **options: Any,
+) -> Outcome:
+    """A run with limits of items in flight, which hold for all keys of a topic together."""
+    from tests.sim import clients
     from tests.sim.run import run_seed
 
-    return run_seed(seed, load_s_max=load_s_max, is_cluster=is_cluster, limits_in_flight=True, **options)
+    new_item = clients._new_item
+
+    def keyed(put: Put) -> NewItem:
+        return replace(new_item(put), fairness_key="key" if put.topic[-1] in _KEYED_TOPICS else None)
+
+    with patch.object(clients, "_new_item", keyed if has_fairness_keys else new_item):
+        return run_seed(seed, load_s_max=load_s_max, is_cluster=is_cluster, limits_in_flight=True, **options)

@@ -109,7 +109,9 @@ def _ring_problems(dispatcher: Dispatcher, untold: Container[str]) -> Iterator[s
             if (queue in ring.entries) != queue.is_offered and not _is_unfilled(queue):
                 yield f"{name} is {'' if queue.is_offered else 'not '}in rings, but not so in that of {ring.prefix!r}"
         if own is not None and own.base is queue and own.entries and not (queue.is_held or own.is_offered):
-            yield f"{name} has keyed topics with items, and is in no ring"
+            is_untold = queue.name in untold or any(entry.name in untold for entry in own.entries)
+            if not (is_untold or name in dispatcher.settings.policy_changes):
+                yield f"{name} has keyed topics with items, and is in no ring"
         if queue.in_ring:
             continue
         is_held_back = queue.is_paused or queue.token_wait_slot or queue.name in untold

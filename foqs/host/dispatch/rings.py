@@ -87,6 +87,7 @@ class Rings:
         queue.tenant.enter(queue)
         base = queue.base_queue or queue
         if base.keyed_ring is not None:
+            self.relevel(queue)
             self._convert(base)
             if base.keyed_ring.waiting:
                 self.fed_keyed[base.keyed_ring] = None
@@ -96,10 +97,14 @@ class Rings:
     def relevel(self, queue: TopicQueue) -> None:
         """Note that the items of a topic in a ring have changed, perhaps to more urgent ones."""
         ring = (queue.base_queue or queue).keyed_ring
-        if ring is not None and ring.levels is not None and queue in ring.entries:
+        if ring is None or ring.levels is None:
+            return
+        if queue in ring.entries:
             ring.levels.place(queue, level_of(queue))
             if ring.waiting:
                 self.fed_keyed[ring] = None
+        if queue in ring.lacking or queue.lacks_room():
+            ring.lack(queue)  # Its place is another one once all its shards have permits.
 
     def _wait_for_room(self, queue: TopicQueue) -> None:
         """Note a topic that has ready items and no room, or no permits, for their leases."""
