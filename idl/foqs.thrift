@@ -255,7 +255,7 @@ struct DequeueResponse {
 
 struct AckRequest {
   1: required string namespace_name,
-  /** Receipts, or bare ids, for which the lease is not checked and the caller needs ALTER as for deleteItems. */
+  /** Receipts, or bare ids, for which the lease is not checked and the caller needs ALTER, as for deleteItems. */
   2: required list<string> receipts,
   /**
    * Set it to true if an earlier attempt of this call got no response and may have been done. A receipt whose item is
@@ -266,6 +266,7 @@ struct AckRequest {
 }
 
 struct Nack {
+  /** A receipt, or a bare id, for which the lease is not checked and the caller needs ALTER. */
   1: required string receipt,
   /** The item is not delivered again before this long from now. */
   2: i64 delay_ms = 0,
@@ -294,6 +295,7 @@ struct NackRequest {
 
 struct ExtendRequest {
   1: required string namespace_name,
+  /** Receipts, or bare ids, for which the lease is not checked and the caller needs ALTER. */
   2: required list<string> receipts,
   /** The leases end this long from now. */
   3: required i64 lease_ms,

@@ -28,7 +28,8 @@ class AuditKind(Enum):
 
 
 _CHANGES = Permission.ALTER | Permission.MANAGE | Permission.OPERATE | Permission.ACCESS
-_OF_ITEMS = frozenset({"ack", "deleteItems", "forgetDedupIds", "redriveDeadLetters", "purgeDeadLetters"})
+_SETTLEMENTS = frozenset({"ack", "nack", "extendLease"})
+_OF_ITEMS = _SETTLEMENTS | {"deleteItems", "forgetDedupIds", "redriveDeadLetters", "purgeDeadLetters"}
 _ONLY_SHOWS = ("get", "list")
 _UNSAID = frozenset({"page_token", "limit", "token"})
 """Fields that say nothing of the change, or must not be recorded."""
@@ -62,7 +63,7 @@ _ALSO_NEEDED = {
 """The functions whose bits decide for each request if it is audited."""
 PERHAPS_AUDITED = AUDITED.keys() | _ALSO_NEEDED.keys()
 """The verbs of which some or all calls are audited."""
-_UNAUDITED_IN_OPEN = frozenset({"ack"})
+_UNAUDITED_IN_OPEN = _SETTLEMENTS
 """The verbs that need nothing more for their content while access is open, which is decided without a look at it."""
 
 

@@ -68,9 +68,17 @@ COSTLY_SETTINGS: Final = tuple(name for name, check in FIELDS["NamespaceSettings
 """Settings of a namespace that cost the hosts, so that MANAGE alone does not permit them."""
 
 
-def needed_by_ack(request: Any) -> Permission:
-    """Return ALTER for bare ids, which delete items in any state. Receipts need nothing: consumers have them."""
-    return Permission.ALTER if any(map(ids.is_bare, request.receipts or ())) else NOTHING
+def needed_by_receipts(request: Any) -> Permission:
+    """Return ALTER for bare ids, which reach items of others. Receipts need nothing: consumers have them."""
+    begun = getattr(request, "begun", None) or ()
+    return (
+        Permission.ALTER if any(map(ids.is_bare, request.receipts or ())) or any(map(ids.is_bare, begun)) else NOTHING
+    )
+
+
+def needed_by_nacks(request: Any) -> Permission:
+    """Return ALTER for bare ids, as `needed_by_receipts` does."""
+    return Permission.ALTER if any(ids.is_bare(nack.receipt) for nack in request.nacks or ()) else NOTHING
 
 
 def needed_by_job(request: Any) -> Permission:

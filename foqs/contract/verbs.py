@@ -11,8 +11,9 @@ from foqs.contract import requests as of
 from foqs.contract.permissions import (
     NOTHING,
     Permission,
-    needed_by_ack,
     needed_by_job,
+    needed_by_nacks,
+    needed_by_receipts,
     needed_by_recovery,
     needed_by_settings,
 )
@@ -107,11 +108,21 @@ VERBS: dict[str, VerbRow] = {
     "enqueue": VerbRow(of.EnqueueRequest, calls.EnqueueResult, Whole.PLACED, Permission.ENQUEUE),
     "dequeue": VerbRow(of.DequeueRequest, list[calls.Delivery], Whole.PULLED, Permission.CONSUME),
     "ack": VerbRow(
-        of.AckRequest, calls.PositionErrors, ByShard("receipts"), Permission.CONSUME, needs_also=needed_by_ack
+        of.AckRequest, calls.PositionErrors, ByShard("receipts"), Permission.CONSUME, needs_also=needed_by_receipts
     ),
-    "nack": VerbRow(of.NackRequest, calls.PositionErrors, ByShard("nacks", id_field="receipt"), Permission.CONSUME),
+    "nack": VerbRow(
+        of.NackRequest,
+        calls.PositionErrors,
+        ByShard("nacks", id_field="receipt"),
+        Permission.CONSUME,
+        needs_also=needed_by_nacks,
+    ),
     "extendLease": VerbRow(
-        of.ExtendRequest, calls.PositionErrors, ByShard("receipts", also="begun"), Permission.CONSUME
+        of.ExtendRequest,
+        calls.PositionErrors,
+        ByShard("receipts", also="begun"),
+        Permission.CONSUME,
+        needs_also=needed_by_receipts,
     ),
     "getActiveTopics": VerbRow(
         of.ActiveTopicsRequest, calls.TopicPage, Whole.BY_ALL, Permission.OBSERVE, costs="topics"

@@ -17,7 +17,7 @@ from foqs.cluster.routing.router import Router
 from foqs.contract import requests as of
 from foqs.contract.audited import AuditKind, audit_kind, namespace_of
 from foqs.contract.names import FIELDS, Checked, field_of
-from foqs.contract.permissions import COSTLY_SETTINGS, OF_CLUSTER, OF_NAMESPACE, ROLES, Permission
+from foqs.contract.permissions import COSTLY_SETTINGS, OF_CLUSTER, OF_NAMESPACE, ROLES, Permission, needed_by_settings
 from foqs.contract.verbs import VERBS, Call, VerbRow, Whole
 from foqs.model.calls import CallContext
 from foqs.model.errors import ErrorCode, PermissionDeniedError
@@ -137,6 +137,28 @@ def test_an_ack_of_a_bare_id_needs_alter_and_is_audited_and_one_of_receipts_is_n
     assert audit_kind("ack", receipts) is None
 
 
+@pytest.mark.parametrize(
+    ("verb", "receipts", "bare"),
+    [
+        ("nack", of.NackRequest("orders", [of.Nack("1-1:1")]), of.NackRequest("orders", [of.Nack("1-1")])),
+        ("extendLease", of.ExtendRequest("orders", ["1-1:1"], 1_000), of.ExtendRequest("orders", ["1-1"], 1_000)),
+        (
+            "extendLease",
+            of.ExtendRequest("orders", [], 1_000, ["1-1:1"]),
+            of.ExtendRequest("orders", [], 1_000, ["1-1"]),
+        ),
+    ],
+)
+def test_bare_ids_reach_the_leases_of_others_with_alter_alone(verb: str, receipts: object, bare: object) -> None:
+    door, consumer = Door(orders=1), holder(Permission.CONSUME)
+    assert door.call(consumer, verb, receipts) is DONE
+    assert "it lacks ALTER for bare item ids" in door.refusal(consumer, verb, bare).message
+    assert door.call(EVERYBODY, verb, bare) is DONE
+    assert door.audits == []
+    assert door.call(holder(Permission.CONSUME | Permission.ALTER), verb, bare) is DONE
+    assert door.audits == [verb]
+
+
 def test_each_verb_needs_the_bits_that_the_decision_gives_it() -> None:
     """Written down a second time, so that nobody makes a verb need less without saying so here."""
     by_bit = {
@@ -241,6 +263,8 @@ def test_no_other_field_than_the_namespace_can_name_the_namespace(verb: str) -> 
         setattr(request, place, "orders")
     if "settings" in fields:
         request.settings = None
+    if verb == "nack":
+        request.nacks = [of.Nack("mine")]
     Door(mine=1, orders=2).refusal(holder(ALL, prefix="mine", cluster=0), verb, request)
 
 
@@ -435,7 +459,7 @@ def test_the_check_decides_as_the_grants_say(
     who = Principal("a", int(sum(cluster)), *texts)
     for verb, name, sets_costly, number in calls:
         request = request_of(verb, name)
-        costs = sets_costly and VERBS[verb].needs_also is not None
+        costs = sets_costly and VERBS[verb].needs_also is needed_by_settings
         if costs:
             request.settings = of.NamespaceSettings(tier="fast")
         try:

@@ -18,10 +18,8 @@ from foqs.model.principal import Principal
 NumberOf = Callable[[str], int | None]
 """Returns the number of a namespace; None for an unknown name."""
 
-_ADVICE = {
-    "ack": " for bare item ids, which delete items in any state: give the receipts of deliveries, or use deleteItems "
-    "with that permission"
-}
+_BARE = " for bare item ids, which reach items of others: give the receipts of deliveries"
+_ADVICE = {"ack": f"{_BARE}, or use deleteItems with that permission", "nack": _BARE, "extendLease": _BARE}
 """The advice for callers that hold the bits of the verb, and lack one for the content of their request."""
 _OF_CLUSTER, _OF_NAMESPACE = int(OF_CLUSTER), int(OF_NAMESPACE)
 
