@@ -63,15 +63,15 @@ _ALSO_NEEDED = {
 """The functions whose bits decide for each request if it is audited."""
 PERHAPS_AUDITED = AUDITED.keys() | _ALSO_NEEDED.keys()
 """The verbs of which some or all calls are audited."""
-_UNAUDITED_IN_OPEN = _SETTLEMENTS
-"""The verbs that need nothing more for their content while access is open, which is decided without a look at it."""
+PERHAPS_AUDITED_IN_OPEN = PERHAPS_AUDITED - _SETTLEMENTS
+"""Those while access is open, when settlements need nothing more for their content."""
 
 
-def audit_kind(verb: str, request: Any, *, is_open: bool = False) -> AuditKind | None:
+def audit_kind(verb: str, request: Any) -> AuditKind | None:
     """Return how a call is audited, or None if it is not. The bits that it needs for its content count as well."""
     kind = AUDITED.get(verb)
     also = _ALSO_NEEDED.get(verb) if kind is None else None
-    if also is None or (is_open and verb in _UNAUDITED_IN_OPEN) or not also(request) & _CHANGES:
+    if also is None or not also(request) & _CHANGES:
         return kind
     return AuditKind.OF_ITEMS if verb in _OF_ITEMS else AuditKind.CHANGE
 

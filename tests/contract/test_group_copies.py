@@ -145,16 +145,17 @@ def test_a_creation_can_be_repeated_and_not_with_other_wishes(world: World) -> N
 
 
 def test_a_third_group_of_a_namespace_waits_until_a_copy_has_ended(world: World) -> None:
-    world.client.enqueue_many(NS, [NewItem("t", b"%d" % n) for n in range(50)])
-    made = [create(world, group) for group in ("a", "b")]
-    for one in made:
-        world.admin.update_job(NS, one.copy_job, items_per_second_max=1)
+    count, made = 5_000, []  # More than are copied before a job is slowed down.
+    world.client.enqueue_many(NS, [NewItem("t", b"%d" % n) for n in range(count)])
+    for group in ("a", "b"):
+        made.append(create(world, group))
+        world.admin.update_job(NS, made[-1].copy_job, items_per_second_max=1)
     with pytest.raises(foqs.OverloadedError, match=f"2 new groups of namespace '{NS}'"):
         world.admin.create_group(NS, "t", "c", from_queued=True)
     for one in made:
         world.admin.update_job(NS, one.copy_job, items_per_second_max=0)
         until_copied(world, one)
-    assert until_copied(world, create(world, "c")).items_count == 50
+    assert until_copied(world, create(world, "c")).items_count == count
 
 
 def test_a_topic_without_items_is_copied_at_once(world: World) -> None:

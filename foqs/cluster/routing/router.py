@@ -12,7 +12,7 @@ from foqs.cluster.routing.by_shard import DividedCalls
 from foqs.cluster.routing.permission_check import check_permission
 from foqs.cluster.routing.routes import Routes
 from foqs.cluster.routing.why_empty import WhyEmpty
-from foqs.contract.audited import PERHAPS_AUDITED, audit_kind
+from foqs.contract.audited import PERHAPS_AUDITED, PERHAPS_AUDITED_IN_OPEN, audit_kind
 from foqs.contract.requests import DequeueRequest
 from foqs.contract.verbs import VERBS, ByShard, Call, Method, OfShard, Table, Whole
 from foqs.model.calls import CallContext, Delivery
@@ -85,10 +85,11 @@ class Router:
     def call(self, context: CallContext, verb: str, request: Any) -> Awaitable[Any]:
         """Do the verb of this name, and return its result. Raises PermissionDeniedError before any other check."""
         # Everybody passes the check, so it is not asked: one attribute and one comparison while access is open.
-        is_open = context.principal is EVERYBODY
-        if not is_open:
+        audited = PERHAPS_AUDITED_IN_OPEN
+        if context.principal is not EVERYBODY:
             self.check(context, verb, request)
-        if verb in PERHAPS_AUDITED and not context.peer and audit_kind(verb, request, is_open=is_open) is not None:
+            audited = PERHAPS_AUDITED
+        if verb in audited and not context.peer and audit_kind(verb, request) is not None:
             return self._audit.audited(context, verb, request, self._call)
         if verb == "dequeue" and request.want_why:
             return self._dequeue_or_why(context, request)
