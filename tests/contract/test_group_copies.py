@@ -145,7 +145,7 @@ def test_a_creation_can_be_repeated_and_not_with_other_wishes(world: World) -> N
 
 
 def test_a_third_group_of_a_namespace_waits_until_a_copy_has_ended(world: World) -> None:
-    count, made = 5_000, []  # More than are copied before a job is slowed down.
+    count, made = 1_200, []  # More than are copied before a job is slowed down.
     world.client.enqueue_many(NS, [NewItem("t", b"%d" % n) for n in range(count)])
     for group in ("a", "b"):
         made.append(create(world, group))
