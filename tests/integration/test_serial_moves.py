@@ -138,7 +138,7 @@ async def test_shards_are_added_drained_and_removed_under_the_load_of_serial_top
             await until(lambda: slots_by_shard(meta_url)[3] == 256, 60)
             giver = owner_of_slot(meta_url, serial_slot("jobs", TOPICS[0]))
             await hosts[0].admin.update_shard(giver, state=ShardUse.DRAINING)
-            await until(lambda: has_no_slots(meta_url, giver), 60)
+            await until(lambda: has_no_slots(meta_url, giver), 240)
             found = gates_of(meta_url)
             seen.update([(gate.from_shard, gate.to_shard) for gate in found])
             assert any(gate.from_shard == giver for gate in found)
@@ -164,7 +164,7 @@ async def test_a_dead_letter_on_a_former_shard_comes_before_the_items_of_the_nex
         await client.nack("jobs", item.receipt, dead_letter=True)
         giver = owner_of_slot(meta_url, slot)
         await admin.update_shard(giver, state=ShardUse.DRAINING)
-        await until(lambda: has_no_slots(meta_url, giver), 60)
+        await until(lambda: has_no_slots(meta_url, giver), 240)
         await until(lambda: gates_of(meta_url) == [], 10)
         for number in range(3):
             await client.enqueue_many("jobs", [NewItem(topic, b"%d" % number)])
@@ -196,7 +196,7 @@ async def test_an_operator_frees_a_slot_whose_former_shard_is_lost(meta_url, sha
         (held,) = await client.dequeue("jobs", topic, count=1, wait_ms=2_000)
         giver = owner_of_slot(meta_url, slot)
         await admin.update_shard(giver, state=ShardUse.DRAINING)
-        await until(lambda: has_no_slots(meta_url, giver), 60)
+        await until(lambda: has_no_slots(meta_url, giver), 240)
         await until(lambda: any(host.host._slot_moves.gates.ages_s() for host in hosts), 10)
         await client.enqueue_many("jobs", [NewItem(topic, b"new")])
         assert await client.dequeue("jobs", topic, count=1, wait_ms=300) == []
