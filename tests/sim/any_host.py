@@ -64,7 +64,9 @@ class AnyHost:
             world.start_host()
             while not is_even():  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
-        await asyncio.sleep(1.0)  # All know each other, and nobody waits for anything that was.
+        await asyncio.sleep(1.0)  # Nobody waits for anything that was.
+        if not await self._know_each_other():
+            world.complain(f"all is well, and hosts do not know each other after {_PATIENCE_S} s")
         try:
             await self._make_namespace()
             for _ in range(_ROUNDS):
@@ -77,6 +79,16 @@ class AnyHost:
         except FoqsError as error:
             world.complain(f"all is well, and a call fails: {error!r}")
         await asyncio.sleep(_QUIET_S)
+
+    async def _know_each_other(self) -> bool:
+        """Wait until topics have the same homes for all hosts, none of which is suspected any more."""
+        until_s = self._world.loop.time() + _PATIENCE_S
+        while self._world.loop.time() < until_s:
+            ids = {host.host.id for host in self._world.ready}
+            if all(set(host.host._routing._topic_homes._home.hosts) == ids for host in self._world.ready):
+                return True
+            await asyncio.sleep(0.05)
+        return False
 
     async def _make_namespace(self) -> None:
         """One host makes it, and another one knows it at once."""
