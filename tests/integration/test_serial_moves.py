@@ -193,7 +193,7 @@ async def test_an_operator_frees_a_slot_whose_former_shard_is_lost(meta_url, sha
         with pytest.raises(NotFoundError, match="has no gate"):
             await admin.ungate_slot(slot)
         await client.enqueue_many("jobs", [NewItem(topic, b"old")])
-        (held,) = await client.dequeue("jobs", topic, count=1, wait_ms=2_000)
+        (held,) = await client.dequeue("jobs", topic, count=1, lease_ms=600_000, wait_ms=2_000)
         giver = owner_of_slot(meta_url, slot)
         await admin.update_shard(giver, state=ShardUse.DRAINING)
         await until(lambda: has_no_slots(meta_url, giver), 240)
