@@ -64,7 +64,9 @@ _ALSO_NEEDED = {
 PERHAPS_AUDITED = AUDITED.keys() | _ALSO_NEEDED.keys()
 """The verbs of which some or all calls are audited."""
 PERHAPS_AUDITED_IN_OPEN = PERHAPS_AUDITED - _SETTLEMENTS
-"""Those while access is open, when settlements need nothing more for their content."""
+"""The verbs of which some or all calls are audited while access is open. Settlements are not among them, since they
+need nothing more for their content then.
+"""
 
 
 def audit_kind(verb: str, request: Any) -> AuditKind | None:

@@ -66,7 +66,7 @@ class PermitFacts(NamedTuple):
     """The rows of the meta database that bear on the answer of a book."""
 
     policies_versions: Mapping[int, int]
-    """The present versions of the policies, by namespace. One that lacks has version 0."""
+    """The present versions of the policies, by namespace. A namespace without an entry has version 0."""
     removed: Mapping[int, int]
     """The removed shards, each with its last epoch."""
 

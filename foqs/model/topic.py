@@ -460,8 +460,6 @@ class ShardTopic(ItemCounts):
         """True if its claimed items must not be delivered now, being serial: an item of its run has not ended, an item
         waits for its next attempt, or a dead letter holds it. An item that is just ending counts as a dead letter.
         """
-        if not self.is_serial:
-            return False
         is_held = self.holds_on_dead and bool(self.dead or self.leased)
         return is_held or bool(self.delayed) or self.has_run_out
 

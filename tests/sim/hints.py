@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 import click
 
 from tests.sim.all_defects import all_defects
-from tests.sim.planting import SHOWN_BY, SHOWN_BY_PATH, Planted, first_red
+from tests.sim.planting import SHOWN_BY, SHOWN_BY_PATH, Planted, search
 
 
 @click.command()
@@ -27,8 +27,8 @@ def main(workers: int, words: tuple[str, ...]) -> None:
     with ProcessPoolExecutor(workers) as pool:
         began_s = time.monotonic()
         searches = {pool.submit(_search, one, is_cluster): one for one, is_cluster in chosen.items()}
-        for search in as_completed(searches):
-            one, red = searches[search], search.result()
+        for ended in as_completed(searches):
+            one, red = searches[ended], ended.result()
             click.echo(f"{time.monotonic() - began_s:6.0f} s  {one.key}: {'no seed shows it' if red is None else red}")
             if red is not None:
                 found[one.key] = red
@@ -36,7 +36,7 @@ def main(workers: int, words: tuple[str, ...]) -> None:
 
 
 def _search(one: Planted, is_cluster: bool) -> int | None:
-    return first_red(one, is_cluster=is_cluster, first=SHOWN_BY.get(one.key))
+    return search(one, is_cluster=is_cluster)
 
 
 def _write(found: dict[str, int], of: Iterable[Planted]) -> None:

@@ -96,13 +96,23 @@ def first_red_of(one: Planted, run: Callable[[int], Outcome], seeds_max: int) ->
         return next((seed for seed in range(seeds_max) if run(seed).complaints), None)
 
 
-def check_found(one: Planted, *, is_cluster: bool) -> None:
-    """A seed is red with the defect and green without it."""
-    kind = _path(one) if _path(one) in _RUNS else ""
+def search(one: Planted, *, is_cluster: bool) -> int | None:
+    """Return the first seed, the hint before all others, that is red with the defect and green without it, or None."""
     red = first_red(one, is_cluster=is_cluster, first=SHOWN_BY.get(one.key))
-    while red is not None and not _is_green(red, kind, is_cluster=is_cluster):
+    while red is not None and not _is_green(red, _kind(one), is_cluster=is_cluster):
         red = first_red(one, is_cluster=is_cluster, begin=red + 1)
+    return red
+
+
+def check_found(one: Planted, *, is_cluster: bool) -> None:
+    """Check that a seed is red with the defect, and green without it."""
+    red = first_red(one, is_cluster=is_cluster, first=SHOWN_BY.get(one.key))
     assert red is not None, f"{SEEDS_MAX} seeds do not see it"
+    assert _is_green(red, _kind(one), is_cluster=is_cluster), f"seed {red} is red without the defect, too"
+
+
+def _kind(one: Planted) -> str:
+    return _path(one) if _path(one) in _RUNS else ""
 
 
 @cache

@@ -92,7 +92,7 @@ class Room:
         return None
 
     def recount(self) -> None:
-        """Count the items of the topics anew with the next item, because time has passed since room was taken."""
+        """Let the next item find out again how much room is left, because others can have taken room meanwhile."""
         self._left.clear()
 
     def stored(self, names: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Sums of audit records of the same kind: the first is told at once, all others at the end of a window."""
+"""Sums of audit records of one kind: the first is published at once, and all others together at the end of a window."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ class Prefetch:
             self.prefetched_bytes += sum(sizes_bytes)
             self._settings.note_item_bytes(topic.namespace, max(sizes_bytes))
             queue.buffer.add(items)
-            if self._draining or topic.shard_id in self._queues.leaving or topic.holds_back:
+            if self._draining or topic.shard_id in self._queues.leaving or (topic.is_serial and topic.holds_back):
                 self.unclaim(queue, items)
 
     def _expect(self, topic: ShardTopic, size_bytes: int) -> None:

@@ -87,7 +87,7 @@ class Rings:
         queue.tenant.enter(queue)
         base = queue.base_queue or queue
         if base.keyed_ring is not None:
-            self.relevel(queue)
+            base.keyed_ring.keep_lacking(queue)
             self._convert(base)
             if base.keyed_ring.waiting:
                 self.fed_keyed[base.keyed_ring] = None
@@ -103,8 +103,7 @@ class Rings:
             ring.levels.place(queue, level_of(queue))
             if ring.waiting:
                 self.fed_keyed[ring] = None
-        if queue in ring.lacking or queue.lacks_room():
-            ring.lack(queue)  # Its place is another one once all its shards have permits.
+        ring.keep_lacking(queue)
 
     def _wait_for_room(self, queue: TopicQueue) -> None:
         """Note a topic that has ready items and no room, or no permits, for their leases."""

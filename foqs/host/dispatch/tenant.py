@@ -106,6 +106,11 @@ class ReadyRing:
         if self.lacking_levels is not None:
             self.lacking_levels.place(queue, level_of(queue, needs_room=False))
 
+    def keep_lacking(self, queue: TopicQueue) -> None:
+        """Note a topic some of whose shards lack permits: its place is another one once they have these."""
+        if self.levels is not None and (queue in self.lacking or queue.lacks_room()):
+            self.lack(queue)
+
     def take_lacking(self) -> TopicQueue:
         """Take out the next topic that lacked a permit."""
         levels = self.lacking_levels

@@ -215,6 +215,7 @@ class Dequeues:
                 if topic.shard_id not in ahead_by_shard:
                     ahead_by_shard[topic.shard_id] = self._shards.writers[topic.shard_id].now().on_server(0)
                 ahead_ms = ahead_by_shard[topic.shard_id]
+            # `shown_due_at` and `ItemContent.fields` written out: a call for each item costs more than what they do.
             receipt, (payload, metadata, trace_context) = item.receipt, item.content or NO_CONTENT
             item.content = None
             deliveries.append(
@@ -223,7 +224,7 @@ class Dequeues:
                     receipt,
                     name,
                     item.priority,
-                    item.due_at or item.enqueued_at,  # Items of serial topics have no due time.
+                    item.due_at or item.enqueued_at,
                     item.enqueued_at,
                     item.lease_due_at + ahead_ms,
                     item.failed_attempts + 1,

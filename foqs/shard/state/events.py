@@ -60,7 +60,7 @@ class DepthRoom(Protocol):
         """Take room for one item in each of these topics, or return the error of a full one."""
 
     def recount(self) -> None:
-        """Count the items of the topics anew, because time has passed since room was taken."""
+        """Let the next item find out again how much room is left, because others can have taken room meanwhile."""
 
     def stored(self, names: Sequence[str]) -> None:
         """Give back the room of an item, which its shard counts from now on."""
