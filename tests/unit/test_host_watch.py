@@ -337,6 +337,44 @@ def test_a_meta_database_that_becomes_far_at_once_makes_nobody_dead() -> None:
         assert not watch.is_dead("other", -1.0, now_s)
 
 
+@pytest.mark.parametrize("is_failed", [False, True])
+def test_a_gap_of_the_watch_is_no_time_that_heartbeats_of_others_take(is_failed: bool) -> None:
+    """So a host that ends after an outage of the meta database is dead as soon as before it."""
+    seen = Rounds()
+    for beat in range(3):
+        seen.rounds(BEAT_S, other=beat)
+    if is_failed:
+        seen.watch.missed(seen.now_s, seen.now_s)
+    seen.now_s += 8.0
+    for beat in range(3, 6):
+        seen.rounds(BEAT_S, other=beat)
+    seen.rounds(DEAD_S, other=5)
+    assert seen.is_dead("other")
+
+
+@pytest.mark.parametrize("beats_before", [2, 3, 20])
+def test_a_host_that_hung_once_is_not_taken_for_one_far_away(beats_before: int) -> None:
+    """So its end is seen as soon as that of any other."""
+    seen = Rounds()
+    for beat in range(beats_before):
+        seen.rounds(BEAT_S, other=beat)
+    seen.rounds(DEAD_S - 2 * BEAT_S, other=beats_before - 1)
+    assert not seen.is_dead("other")
+    seen.rounds(DEAD_S, other=beats_before)
+    assert seen.is_dead("other")
+
+
+def test_a_host_far_from_the_meta_database_is_not_dead_after_a_gap_of_the_watch() -> None:
+    chance = random.Random(7)
+    watch, host, now_s = HostWatch(), FarHost(0.8, chance), 0.0
+    for turn in range(400):
+        if turn % 40 == 0:
+            watch.missed(now_s, now_s)
+            now_s += 4.0
+        now_s = watched(watch, now_s, 0.0, host, chance)
+        assert not watch.is_dead("other", -1.0, now_s)
+
+
 def test_a_watch_says_for_how_long_it_could_have_seen_no_death() -> None:
     seen = Rounds()
     seen.rounds(DEAD_S, other=1)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import NamedTuple
 
 from foqs.model import limits
@@ -25,7 +26,7 @@ RETURN_MS_MAX = 3 * limits.SECOND_MS
 """After a gap others get as much extra time as the gap was too long, up to this: they can be back later than this one.
 """
 RHYTHM_BEATS = 8
-"""The heartbeats of a host over which the duration of each is averaged."""
+"""The heartbeats of a host over which the duration of each is averaged, without the longest one."""
 RHYTHM_SLACK_MS = 100
 """A heartbeat that takes no longer than this counts as one that takes no time, because machines are busy at times."""
 
@@ -102,10 +103,11 @@ class HostWatch:
         before_s, self._answered_s = self._answered_s, answered_s
         self.new_dead = frozenset()
         self._rounds.note(answered_s - asked_s)
-        self._note_rhythms(answered_s, signs)
         # A round that takes much longer than usual is a gap as well, because it also holds up the heartbeats of others.
         gap_s_max = self._gap_s_max()
-        if last is None or answered_s - last.answered_s > gap_s_max:
+        is_anew = last is None or answered_s - last.answered_s > gap_s_max
+        self._note_rhythms(answered_s, signs, is_anew=is_anew)
+        if last is None or is_anew:
             since_s = answered_s + _grace_s(answered_s - before_s, gap_s_max)
             sights = {name: _Sight(sign, since_s) for name, sign in signs.items()}
             self._view = self._viewed(since_s, asked_s, answered_s, sights)
@@ -187,9 +189,12 @@ class HostWatch:
     def _gap_s_max(self) -> float:
         return HOST_WATCH_GAP_MS_MAX / 1000 + 2 * min(self._rounds.usual, ROUND_TRIP_MS_MAX / 1000)
 
-    def _note_rhythms(self, now_s: float, signs: Mapping[str, HostSign]) -> None:
+    def _note_rhythms(self, now_s: float, signs: Mapping[str, HostSign], *, is_anew: bool) -> None:
         for name, sign in signs.items():
-            self._rhythms.setdefault(name, _Rhythm()).note(sign, now_s)
+            rhythm = self._rhythms.setdefault(name, _Rhythm())
+            if is_anew:
+                rhythm.interrupt()
+            rhythm.note(sign, now_s)
         if len(self._rhythms) > len(signs):
             self._rhythms = {name: rhythm for name, rhythm in self._rhythms.items() if name in signs}
 
@@ -197,10 +202,17 @@ class HostWatch:
 class _Rhythm:
     """The interval between heartbeats of a host, by their numbers; one far from the meta database beats less often."""
 
-    __slots__ = ("_seen",)
+    __slots__ = ("_before_s", "_seen")
 
     def __init__(self) -> None:
         self._seen: deque[tuple[HostSign, float]] = deque(maxlen=RHYTHM_BEATS)
+        self._before_s = 0.0
+        """The round trip before the watch was interrupted, which counts until enough beats are seen again."""
+
+    def interrupt(self) -> None:
+        """Measure anew, because the time of a gap in the watch is no time that a heartbeat takes."""
+        self._before_s = self.round_trip_s
+        self._seen.clear()
 
     def note(self, sign: HostSign, now_s: float) -> None:
         """Note that the sign was seen then, for the first time or again."""
@@ -209,17 +221,25 @@ class _Rhythm:
             return
         if seen and (sign.started_at_ms != seen[-1][0].started_at_ms or sign.beat_number <= seen[-1][0].beat_number):
             seen.clear()
+            self._before_s = 0.0
         seen.append((sign, now_s))
 
     @property
     def round_trip_s(self) -> float:
-        """The time that a heartbeat takes besides the pause, averaged over the last few; 0 while it is unknown."""
+        """The time that a heartbeat takes besides the pause, averaged over the last few; 0 while it is unknown.
+
+        The longest one does not count: a host that hung for seconds once is not far from the meta database.
+        """
         seen = self._seen
         if len(seen) < 3:
-            return 0.0
-        (first, first_s), (last, last_s) = seen[0], seen[-1]
+            return self._before_s
+        steps = [
+            (seen_s - before_s, sign.beat_number - before.beat_number)
+            for (before, before_s), (sign, seen_s) in pairwise(seen)
+        ]
+        steps.remove(max(steps, key=lambda step: step[0] / step[1]))
         usual_s = (limits.HEARTBEAT_MS + RHYTHM_SLACK_MS) / 1000
-        return max(0.0, (last_s - first_s) / (last.beat_number - first.beat_number) - usual_s)
+        return max(0.0, sum(took_s for took_s, _ in steps) / sum(beats for _, beats in steps) - usual_s)
 
 
 def _silence_s(round_trip_s: float) -> float:
