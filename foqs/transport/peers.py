@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from math import inf
 from typing import Protocol
@@ -56,8 +57,11 @@ _log = structlog.get_logger(__name__)
 class SecretSource(Protocol):
     """The secrets of the cluster; foqs.cluster.peers.cluster_secrets.ClusterSecrets is the real one."""
 
-    def for_host(self, host_id: str) -> KnownSecret | None:
-        """Return the secret by which to prove oneself to this host; None before one was read."""
+    def for_host(self, host_id: str) -> Sequence[KnownSecret]:
+        """Return the secrets by which to prove oneself to this host, the likeliest first; none before one was read."""
+
+    def is_outdated(self, known_id: str, host_id: str) -> bool:
+        """True if a connection to this host that was made by this secret is to be replaced by one of a newer secret."""
 
     def is_present(self, known_id: str) -> bool:
         """True if a connection that was made by this secret can take more calls."""
@@ -195,8 +199,7 @@ class Peers(Service):
         if now_s >= link.renewed_at_s and link.opening is None:
             link.renewed_at_s = now_s + RENEW_AGAIN_S
             self._begin_open(link)
-        wanted = self._secrets.for_host(link.host_id)
-        if wanted is None or wanted.id == link.secret_id:
+        if not self._secrets.is_outdated(link.secret_id, link.host_id):
             return True
         if link.opening is None and self._now_s() - link.failed_s >= CONNECT_RETRY_MS / 1000:
             self._begin_open(link)
@@ -244,18 +247,37 @@ class Peers(Service):
         until_s = self._now_s() + KNOWN_MS_MAX / 1000
         while True:
             try:
-                async with asyncio.timeout(CONNECT_MS_MAX / 1000):
-                    return await self._greeted(link)
+                return await self._recognized(link)
             except _NotKnownError as error:
                 if self._now_s() >= until_s:
                     raise error.cause from error
             await asyncio.sleep(GREET_AGAIN_MS / 1000)
 
-    async def _greeted(self, link: _Link) -> tuple[PeerConnection, str]:
-        """Return a connection, and the id of the secret by which it was made."""
-        known = self._secrets.for_host(link.host_id)
-        if known is None:
+    async def _recognized(self, link: _Link) -> tuple[PeerConnection, str]:
+        """Return a connection, and the id of the secret by which it was made.
+
+        Only a host without a connection tries more than the likeliest secret, so that none is replaced by an equal one.
+        """
+        secrets = self._secrets.for_host(link.host_id)
+        if not secrets:
             raise UnavailableError("the secret of the cluster is not known yet", nothing_done=True)
+        likeliest, *others = secrets
+        try:
+            return await self._greeted(link, likeliest), likeliest.id
+        except PermissionDeniedError:
+            if link.connection is not None and not link.connection.is_lost:
+                raise
+            for known in others:
+                with suppress(PermissionDeniedError):
+                    return await self._greeted(link, known), known.id
+            raise
+
+    async def _greeted(self, link: _Link, known: KnownSecret) -> PeerConnection:
+        """Return a connection that was made by this secret."""
+        async with asyncio.timeout(CONNECT_MS_MAX / 1000):
+            return await self._proven(link, known)
+
+    async def _proven(self, link: _Link, known: KnownSecret) -> PeerConnection:
         at, tls = parse_address(link.address), self._tls
         _, connection = await asyncio.get_running_loop().create_connection(
             partial(PeerConnection, self._codec, link.host_id, link.note_bad_reply),
@@ -274,7 +296,7 @@ class Peers(Service):
         except BaseException:
             connection.close()
             raise
-        return connection, known.id
+        return connection
 
     def _check_certificate(self, link: _Link, connection: PeerConnection) -> None:
         """Raise PermissionDeniedError if the listener has shown the certificate of another host."""

@@ -175,6 +175,21 @@ async def test_a_taken_back_rotation_moves_the_calls_back() -> None:
         assert w.link.secret_id == secret_id(SECRET)
 
 
+async def test_a_host_that_has_not_read_the_end_reaches_one_that_has_however_long_ago_that_was() -> None:
+    """The meta database went away in that moment, so that the row of the called host tells of the old secret alone."""
+    async with rotating() as w:
+        read_secrets(w.caller, SECRET, NEW)
+        read_secrets(w.world.secrets, NEW)
+        w.pass_ms(ENDED_PROOF_MS)
+        await w.ask()
+        made = w.link.connection
+        assert w.link.secret_id == secret_id(NEW)
+        w.pass_ms(peers_module.CONNECT_RETRY_MS)
+        await w.ask()
+        assert w.link.connection is made, "it is not replaced, although the row asks for the old secret"
+        assert w.link.opening is None
+
+
 async def test_the_connection_of_an_ended_secret_is_closed_in_time_and_not_before() -> None:
     async with rotating() as w:
         await w.ask()

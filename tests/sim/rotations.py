@@ -69,6 +69,7 @@ class Rotations:
         caller = next((host for host in self._world.hosts if host.host.id == caller_id), None)
         if caller is None:
             return
-        shown = caller.host._secrets.for_host(callee.host.id)
-        if shown is not None and shown.secret not in callee.host._secrets.accepted():
-            self._world.complain(f"{caller.name} shows {callee.name} secret {shown.id}, which that does not take")
+        shown, taken = caller.host._secrets.for_host(callee.host.id), callee.host._secrets.accepted()
+        if shown and not any(one.secret in taken for one in shown):
+            ids = ", ".join(one.id for one in shown)
+            self._world.complain(f"{caller.name} shows {callee.name} the secrets {ids}, which that does not take")

@@ -11,8 +11,8 @@ from tests.sim.planting import in_place_of
 
 
 @in_place_of(ClusterSecrets, "for_host")
-def shows_the_next_secret_to_who_does_not_know_it(self: ClusterSecrets, host_id: str) -> KnownSecret | None:
-    return self._known.present[-1] if self._known.present else None
+def shows_the_next_secret_to_who_does_not_know_it(self: ClusterSecrets, host_id: str) -> Sequence[KnownSecret]:
+    return self._known.present[-1:]
 
 
 @in_place_of(ClusterSecrets, "accepted")

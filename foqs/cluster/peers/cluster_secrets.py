@@ -89,18 +89,27 @@ class ClusterSecrets:
             coming = present[-1].id if found.next is not None else None
             _log.info("cluster_secret_read", secret=present[0].id, next=coming)
 
-    def for_host(self, host_id: str) -> KnownSecret | None:
-        """Return the secret by which to prove oneself to a host: the newest that its row says it knows.
+    def for_host(self, host_id: str) -> Sequence[KnownSecret]:
+        """Return the secrets by which to prove oneself to a host, the likeliest first; none before the first reading.
 
-        None before the first reading.
+        That is the newest that its row says it knows. The others in the meta database follow, because a row is as old
+        as the last reading of it, and the meta database can have been away since then.
         """
         known = self._known
         if not known.present:
-            return None
+            return ()
         row = self._living().get(host_id)
         known_ids = () if row is None else row.secret_ids
-        choice = [*reversed(known.present), *[one.known for one in known.ended if self._is_young(one, ENDED_PROOF_MS)]]
-        return next((one for one in choice if one.id in known_ids), known.present[0])
+        newest_first = known.present[::-1]
+        ended = [one.known for one in known.ended if self._is_young(one, ENDED_PROOF_MS)]
+        likeliest = next((one for one in (*newest_first, *ended) if one.id in known_ids), known.present[0])
+        return (likeliest, *[one for one in newest_first if one.id != likeliest.id])
+
+    def is_outdated(self, known_id: str, host_id: str) -> bool:
+        """True if a connection to this host that was made by this secret is to be replaced by one of a newer secret."""
+        wanted = self.for_host(host_id)
+        # The newest one can be in use although the row does not tell yet that the host knows it.
+        return bool(wanted) and known_id not in (wanted[0].id, self._known.present[-1].id)
 
     def accepted(self) -> Sequence[Secret]:
         """Return the secrets by which others can prove themselves now."""
