@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterator, Sequence, Sized
 from typing import TYPE_CHECKING
 
 from sortedcontainers import SortedDict
@@ -117,6 +117,7 @@ class ReadyWindow:
     def add(self, sort_key: int) -> None:
         if sort_key <= self.edge:
             insort(self.sort_keys, sort_key)
+            self.budget.count(1)
             if len(self.sort_keys) > self.budget.items_max:
                 self._trim()
 
@@ -131,6 +132,7 @@ class ReadyWindow:
         else:
             sort_keys += added
             sort_keys.sort()
+        self.budget.count(len(added))
         if len(sort_keys) > self.budget.items_max:
             self._trim()
 
@@ -140,6 +142,7 @@ class ReadyWindow:
         if at == len(self.sort_keys) or self.sort_keys[at] != sort_key:
             return False
         del self.sort_keys[at]
+        self.budget.count(-1)
         return True
 
     def first(self, count: int, before: int = order.FIRST, bound: int = limits.WINDOW_ITEMS_MAX) -> list[int]:
@@ -149,12 +152,14 @@ class ReadyWindow:
     def take(self, count: int) -> list[int]:
         taken = self.sort_keys[:count]
         del self.sort_keys[:count]
+        self.budget.count(-len(taken))
         return taken
 
-    def extend(self, sort_keys: Iterable[int], edge: int) -> None:
+    def extend(self, sort_keys: Sequence[int], edge: int) -> None:
         """Add the items that a scan found from the old edge up to the new one (order.LAST: nothing lies beyond)."""
         self.sort_keys += sort_keys
         self.sort_keys.sort()
+        self.budget.count(len(sort_keys))
         self.edge = edge
         if len(self.sort_keys) > self.budget.items_max:
             self._trim()
@@ -182,6 +187,7 @@ class ReadyWindow:
 
     def _trim(self) -> None:
         keep = self.budget.items_max * 3 // 4
+        self.budget.count(keep - len(self.sort_keys))
         del self.sort_keys[keep:]
         self.edge = self.sort_keys[-1]
 

@@ -94,6 +94,9 @@ def state_problems(shard: ShardState, packs: PackIndex, tables: Tables) -> Itera
 
 
 def _window_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
+    held_count = sum(len(topic.window) for topic in shard.index.topics.values())
+    if held_count != shard.index.budget.items_count:
+        yield f"the windows hold {held_count} sort_keys, and {shard.index.budget.items_count} are counted"
     for topic in shard.index.topics.values():
         window = topic.window
         sort_keys = window.sort_keys

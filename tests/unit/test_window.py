@@ -61,10 +61,12 @@ def test_a_place_keeps_its_parts_and_sorts_by_urgency_then_time_then_key() -> No
 
 @pytest.mark.parametrize("is_complete", [True, False])
 @pytest.mark.parametrize("count", [1, 3, 40])
-def test_many_sort_keys_are_added_as_one_after_the_other_are(is_complete: bool, count: int) -> None:
+def test_many_sort_keys_are_added_as_one_after_the_other_are(
+    is_complete: bool, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chance = random.Random(count)
+    monkeypatch.setattr(limits, "WINDOW_ITEMS_MAX", 100)
     budget = WindowBudget()
-    budget.items_max = 100
     one, many = ReadyWindow(budget, complete=is_complete), ReadyWindow(budget, complete=is_complete)
     if not is_complete:
         for window in (one, many):
@@ -79,3 +81,44 @@ def test_many_sort_keys_are_added_as_one_after_the_other_are(is_complete: bool, 
         edge = min(one.edge, many.edge)
         assert [key for key in many.sort_keys if key <= edge] == [key for key in one.sort_keys if key <= edge]
         assert len(many) <= budget.items_max
+
+
+def test_windows_with_few_items_take_no_room_from_one_with_many() -> None:
+    """As those of 25,000 ordering keys with an item each."""
+    budget = WindowBudget()
+    budget.share(25_001)
+    for _ in range(25_000):
+        ReadyWindow(budget, complete=True).add(order.sort_key(0, 1, 1, 1))
+    long = ReadyWindow(budget, complete=True)
+    long.add_all([order.sort_key(0, 1, key, 1) for key in range(1, 5_000)])
+    assert len(long) == limits.WINDOW_ITEMS_MAX * 3 // 4
+
+
+@pytest.mark.parametrize("count", [1, 50, 2_000])
+def test_long_windows_share_the_room_of_a_shard_and_never_have_more(count: int) -> None:
+    budget = WindowBudget()
+    budget.share(count)
+    windows = [ReadyWindow(budget, complete=False) for _ in range(count)]
+    for _ in range(200):
+        for window in windows:
+            if window.wants_refill:
+                edge = window.edge + budget.refill_items
+                window.extend(range(window.edge + 1, edge + 1), edge)
+            window.take(len(window) // 10)
+    assert budget.items_count == sum(map(len, windows))
+    assert max(map(len, windows)) <= limits.WINDOW_ITEMS_MAX
+    assert min(map(len, windows)) >= min(limits.WINDOW_ITEMS_MAX, limits.WINDOWS_OF_SHARD_ITEMS_MAX // 2 // count) // 5
+    for window in windows:
+        window.add_all(list(range(-2_000, 0)))
+        assert budget.items_count <= limits.WINDOWS_OF_SHARD_ITEMS_MAX + 2_000 + count * limits.WINDOW_ITEMS_MIN
+
+
+def test_what_windows_lose_is_room_again() -> None:
+    budget = WindowBudget()
+    window = ReadyWindow(budget, complete=False)
+    window.extend([order.sort_key(0, 1, key, 1) for key in range(1, 101)], order.sort_key(0, 1, 100, 1))
+    assert budget.items_count == 100
+    window.take(40)
+    assert window.remove(order.sort_key(0, 1, 41, 1))
+    assert not window.remove(order.sort_key(0, 1, 41, 1))
+    assert budget.items_count == len(window) == 59
