@@ -1,6 +1,6 @@
 # foqs: `make` lists what there is to make.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-tools spark demo demo-spark test test-deep checks lint types imports unit test-mysql sim sim-clusters sim-serial sim-unique sim-in-flight sim-permits sim-gates sim-depths sim-aging power chaos chaos-order chaos-groups chaos-in-flight groups keys in-flight caps caps-of-hosts overload starvation fairness bulk export isolation any-host shares sick-shard take-over rolling rotation revocation reload dedup lease-ends long-life fuzz front-door connections bench bench-dedup bench-protected bench-spark spark-exact peers bench-peers scale compiled test-compiled locks audit sbom clean
+.PHONY: help setup test-tools spark demo demo-spark test test-deep test-slow checks lint types imports unit test-mysql sim sim-clusters sim-serial sim-unique sim-in-flight sim-permits sim-gates sim-depths sim-aging power chaos chaos-order chaos-groups chaos-in-flight groups keys in-flight caps caps-of-hosts overload starvation fairness bulk export isolation any-host shares sick-shard take-over rolling rotation revocation reload dedup lease-ends long-life fuzz front-door connections bench bench-dedup bench-protected bench-spark spark-exact peers bench-peers scale compiled test-compiled locks audit sbom clean
 BIN := .venv/bin
 # What the tests found, for scripts/test_counts.py.
 RESULTS := build/tests
@@ -22,13 +22,17 @@ demo-spark: setup spark ## a bulk enqueue from PySpark with keys, a worker kille
 
 test: setup test-tools spark checks ## checks, and the tests that find a wrong change fast: make test WORKERS=N
 	@mkdir -p $(RESULTS)
-	$(BIN)/pytest $(SIDE_BY_SIDE) -m "not deep and not alone" --junit-xml $(RESULTS)/test.xml
+	$(BIN)/pytest $(SIDE_BY_SIDE) -m "not deep and not slow and not alone" --junit-xml $(RESULTS)/test.xml
 
-test-deep: setup test-tools spark ## all other tests: make test-deep WORKERS=N
+test-deep: setup test-tools spark ## tests that take longer, or are many of a kind: make test-deep WORKERS=N
 	@mkdir -p $(RESULTS); failed=0; \
-	$(BIN)/pytest $(SIDE_BY_SIDE) -m "deep and not alone" --junit-xml $(RESULTS)/test-deep.xml || failed=1; \
-	$(BIN)/pytest -n 2 -m "alone" --junit-xml $(RESULTS)/test-deep-alone.xml tests/integration || failed=1; \
+	$(BIN)/pytest $(SIDE_BY_SIDE) -m "deep and not slow and not alone" --junit-xml $(RESULTS)/test-deep.xml || failed=1; \
+	$(BIN)/pytest -n 2 -m "alone and not slow" --junit-xml $(RESULTS)/test-deep-alone.xml tests/integration tests/e2e || failed=1; \
 	exit $$failed
+
+test-slow: setup test-tools spark ## all other tests, which are proofs of minutes: make test-slow WORKERS=N
+	@mkdir -p $(RESULTS)
+	$(BIN)/pytest $(SIDE_BY_SIDE) -m "slow" --junit-xml $(RESULTS)/test-slow.xml
 
 # They need one core each, and so does the first compiling of the tests, which the workers would do each by itself.
 checks: setup
@@ -48,7 +52,7 @@ imports: setup ## import-linter: the layers
 	$(BIN)/lint-imports
 
 unit: setup spark ## only the tests of make test that need no database
-	$(BIN)/pytest $(SIDE_BY_SIDE) -m "not database and not deep"
+	$(BIN)/pytest $(SIDE_BY_SIDE) -m "not database and not deep and not slow"
 
 test-mysql: setup test-tools spark ## the database tests against the server that FOQS_TEST_MYSQLD names
 	@test -n "$$FOQS_TEST_MYSQLD" || { echo "error: FOQS_TEST_MYSQLD must name a mysqld or mariadbd" >&2; exit 2; }
@@ -60,7 +64,7 @@ compiled: setup ## a wheel with the host's hot modules compiled to C, and a copy
 test-compiled: setup test-tools spark compiled ## the tests on the compiled modules
 	@failed=0; cd build/compiled; export PYTHONPATH=.; \
 	.venv/bin/pytest $(SIDE_BY_SIDE) -m "not interpreted and not alone" || failed=1; \
-	.venv/bin/pytest -n 2 -m "not interpreted and alone" tests/integration || failed=1; \
+	.venv/bin/pytest -n 2 -m "not interpreted and alone" tests/integration tests/e2e || failed=1; \
 	exit $$failed
 
 sim: setup ## the whole host in virtual time with faults: make sim SEEDS=N

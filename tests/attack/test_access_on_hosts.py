@@ -26,7 +26,7 @@ from tests.support.running_host import RunningHost, running_host
 from tests.support.sign_in_world import log_in, who
 from tests.support.waiting import PATIENCE_S, eventually
 
-pytestmark = pytest.mark.database
+pytestmark = [pytest.mark.database, pytest.mark.deep]
 DENIED = ErrorCode.PERMISSION_DENIED
 
 
@@ -43,7 +43,6 @@ async def token_of(host: RunningHost, name: str, grants: dict[str, str]) -> Any:
     return await host.admin.create_token(name)
 
 
-@pytest.mark.deep
 async def test_enforced_access_and_a_revocation_hold_on_all_hosts(meta_url: str, shard_urls: dict[int, str]) -> None:
     async with (
         running_host(meta_url, shard_urls, name="a") as one,

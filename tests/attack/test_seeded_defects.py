@@ -9,6 +9,8 @@ import pytest
 from tests.attack import access_defects, audit_defects, item_defects, tls_defects, topic_policy_defects
 from tests.attack.seeding import DEFECTS, Check, is_red
 
+pytestmark = [pytest.mark.deep]
+
 MODULES = (access_defects, audit_defects, item_defects, tls_defects, topic_policy_defects)
 
 

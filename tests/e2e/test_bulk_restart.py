@@ -20,7 +20,7 @@ from tests.support.faults.load import NAMESPACE
 from tests.support.faults.programs import HostProgram, free_port
 from tests.support.taking import deliveries
 
-pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.deep]
+pytestmark = [pytest.mark.database, pytest.mark.deep]
 
 BATCHES = 12
 BATCH_ITEMS = 500

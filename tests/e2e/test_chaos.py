@@ -50,7 +50,6 @@ needs_packet_loss = pytest.mark.skipif(bool(NO_PACKET_LOSS), reason=f"needs {NO_
 
 
 @pytest.mark.database
-@pytest.mark.slow
 @pytest.mark.deep
 def test_every_promise_holds_through_some_seconds_of_chaos() -> None:
     course = Course()
@@ -62,9 +61,8 @@ def test_every_promise_holds_through_some_seconds_of_chaos() -> None:
     assert course.tally.recovery_ms
 
 
-@pytest.mark.database
 @pytest.mark.slow
-@pytest.mark.deep
+@pytest.mark.database
 def test_every_promise_holds_through_some_seconds_of_chaos_over_several_hosts() -> None:
     course = Course()
     with ClusterRoom(SMALL, impatient_foqs.COMMAND) as room:

@@ -10,7 +10,7 @@ from loadtest.chaos.run import Course
 from loadtest.chaos.works import GROUPS, WORKS
 from tests.support import impatient_foqs
 
-pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.deep]
+pytestmark = [pytest.mark.database, pytest.mark.slow]
 
 
 def course_of(name: str, chaos_ms: int) -> Course:

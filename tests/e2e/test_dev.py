@@ -28,7 +28,7 @@ from tests.support.raw_client import RawClient
 from tests.support.sign_in_world import log_in, who
 from tests.support.waiting import PATIENCE_S, eventually, until_true
 
-pytestmark = [pytest.mark.database, pytest.mark.slow]
+pytestmark = [pytest.mark.database]
 
 
 OF_HOSTS_THAT_ARE_WELL = re.compile(
@@ -155,7 +155,7 @@ def test_several_hosts_share_shards_on_several_servers(data_dir: Path) -> None:
     assert_nothing_runs(data_dir.parent / "cluster")
 
 
-@pytest.mark.deep
+@pytest.mark.slow
 def test_hosts_find_each_other_by_a_private_zookeeper_and_the_next_start_may_do_without(data_dir: Path) -> None:
     directory = data_dir.parent / "cluster-by-zookeeper"
     with small_cluster(directory) as (dev, addresses):

@@ -21,7 +21,7 @@ from tests.support.faults.programs import HostProgram, free_port
 from tests.support.other_session import until_somebody_waits
 from tests.support.taking import deliveries
 
-pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.deep]
+pytestmark = [pytest.mark.database, pytest.mark.deep]
 
 DRAIN_MS_MAX = 1_000
 _RUNS_MAX = 100

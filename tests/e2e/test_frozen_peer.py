@@ -15,7 +15,7 @@ from tests.support.faults.load import NAMESPACE
 from tests.support.faults.programs import free_port
 from tests.support.waiting import PATIENCE_S
 
-pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.deep]
+pytestmark = [pytest.mark.database, pytest.mark.deep]
 
 TOPICS = [f"mail-{number}" for number in range(16)]
 """Nearly always the second host is the home of some of them, which it can ask while the first one hangs."""

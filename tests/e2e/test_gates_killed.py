@@ -15,7 +15,7 @@ from tests.support.databases import Databases
 from tests.support.faults.programs import free_port
 from tests.support.waiting import until_true
 
-pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.deep]
+pytestmark = [pytest.mark.database, pytest.mark.slow]
 
 NAMESPACE, TOPIC = "orders", "ledger"
 OLD_COUNT, NEW_COUNT = 5, 5

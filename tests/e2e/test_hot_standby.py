@@ -19,7 +19,7 @@ from tests.support.faults.load import NAMESPACE
 from tests.support.faults.programs import HostProgram, free_port
 from tests.support.waiting import PATIENCE_MS, PATIENCE_S
 
-pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.deep]
+pytestmark = [pytest.mark.database, pytest.mark.slow]
 
 LEASE_MS = 1_000
 

@@ -21,7 +21,7 @@ from tests.support.impatient_foqs import CLAIM_MS_MAX
 from tests.support.taking import deliveries
 
 Window = tuple[int, int]
-pytestmark = [pytest.mark.database, pytest.mark.slow]
+pytestmark = [pytest.mark.database]
 
 CLOCK_TOLERANCE_MS = 60
 """The host guesses the server's clock from a round trip, which takes this long on a busy machine."""

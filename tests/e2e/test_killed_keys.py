@@ -15,7 +15,7 @@ from tests.support.faults.load import NAMESPACE
 from tests.support.faults.programs import free_port
 from tests.support.waiting import PATIENCE_S
 
-pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.deep]
+pytestmark = [pytest.mark.database, pytest.mark.slow]
 
 KEYS, ITEMS_EACH, CONSUMERS, KILLS = 12, 150, 3, 3
 PATIENT = RetryPolicy(deadline_ms=60_000)

@@ -20,7 +20,7 @@ from tests.support.faults.programs import HostProgram, foqs, free_port
 from tests.support.impatient_foqs import COMMAND
 from tests.support.waiting import PATIENCE_S, until
 
-pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.deep]
+pytestmark = [pytest.mark.database, pytest.mark.deep]
 
 GZIP_HEAD_BYTES = 20
 """What is in a file before anything is flushed to it."""

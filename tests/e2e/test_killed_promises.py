@@ -20,7 +20,7 @@ from tests.support.impatient_foqs import CLAIM_MS_MAX
 from tests.support.taking import deliveries
 from tests.support.waiting import until_true
 
-pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.deep]
+pytestmark = [pytest.mark.database, pytest.mark.slow]
 
 TOPIC = "t"
 PATIENT = RetryPolicy(deadline_ms=60_000)

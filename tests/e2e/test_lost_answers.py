@@ -42,7 +42,6 @@ def cut_under(load: Load, proxy: CuttingProxy, seed: int) -> None:
     load.wait_for(enqueued=500, settled=500)
 
 
-@pytest.mark.deep
 def test_a_commit_whose_answer_is_lost_happened_or_did_not_and_the_host_finds_out(
     own_databases: Databases, start_host: StartHost
 ) -> None:
@@ -66,7 +65,6 @@ def test_a_commit_whose_answer_is_lost_happened_or_did_not_and_the_host_finds_ou
     assert report.counts["at-most-once lost"] == 0, str(report)
 
 
-@pytest.mark.deep
 def test_a_client_whose_answer_is_lost_loses_nothing_and_gets_nothing_twice(
     own_databases: Databases, start_host: StartHost
 ) -> None:

@@ -29,7 +29,7 @@ from tests.support.protecting_guide import Step, Stretch, exported, steps
 from tests.support.steady_traffic import PATIENCE_S, Traffic, owned_count
 from tests.support.waiting import until_true
 
-pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.deep]
+pytestmark = [pytest.mark.database, pytest.mark.slow]
 
 SHARDS = 4
 NAMES = ("queue-a", "queue-b")

@@ -16,7 +16,7 @@ from tests.support.faults.load import NAMESPACE
 from tests.support.faults.programs import free_port
 from tests.support.other_languages import CppClient, JavaClient, example, generate, run, run_node
 
-pytestmark = [pytest.mark.database, pytest.mark.slow]
+pytestmark = [pytest.mark.database]
 
 HERE = Path(__file__).parent
 CPP_STEPS, NODE_STEPS = 12, 14
@@ -40,7 +40,7 @@ def port(start_host: StartHost) -> int:
     return port
 
 
-@pytest.mark.deep
+@pytest.mark.slow
 def test_a_cpp_client_does_the_whole_life_of_items(cpp_client: CppClient, port: int) -> None:
     said = run(cpp_client.build(HERE / "cpp/whole_life.cpp"), str(port), NAMESPACE)
     assert said.count("ok: ") == CPP_STEPS, said
@@ -75,7 +75,7 @@ def protected(start_host: StartHost, tmp_path: Path) -> list[str]:
     return ["localhost", str(port), str(authority.ca_file), str(tmp_path / "mailer.token"), NAMESPACE]
 
 
-@pytest.mark.deep
+@pytest.mark.slow
 def test_a_cpp_client_signs_in_over_tls(cpp_client: CppClient, protected: list[str]) -> None:
     said = run(cpp_client.build(HERE / "cpp/sign_in.cpp"), *protected)
     assert said.count("ok: ") == CPP_SIGN_IN_STEPS, said
@@ -87,7 +87,7 @@ def test_a_node_client_signs_in_over_tls(tmp_path: Path, protected: list[str]) -
     assert said.count("ok: ") == NODE_SIGN_IN_STEPS, said
 
 
-@pytest.mark.deep
+@pytest.mark.slow
 def test_a_java_client_signs_in_over_tls(java_client: JavaClient, protected: list[str]) -> None:
     said = java_client.run(HERE / "java/SignIn.java", *protected)
     assert said.count("ok: ") == JAVA_SIGN_IN_STEPS, said

@@ -24,7 +24,7 @@ from tests.support.raw_client import RawClient
 from tests.support.steady_traffic import PATIENCE_S, Traffic, owned_count
 from tests.support.waiting import until_true
 
-pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.deep]
+pytestmark = [pytest.mark.database, pytest.mark.slow]
 
 OLD_COMMIT = "80be8cd93a98dfaa3087059b46db19611f0021c0"
 """A version whose hosts know certificates of each other, and no addresses for hosts alone."""

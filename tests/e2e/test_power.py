@@ -15,7 +15,7 @@ from tests.support.databases import Databases, prepared_server
 from tests.support.faults.programs import free_port
 from tests.support.faults.volume import missing_for_mounts
 
-pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.deep]
+pytestmark = [pytest.mark.database, pytest.mark.slow]
 needs_mounts = pytest.mark.skipif(bool(missing_for_mounts()), reason="; ".join(missing_for_mounts()))
 
 

@@ -25,7 +25,7 @@ from tests.support.faults.proxy import Cut, CuttingProxy
 from tests.support.impatient_foqs import CLAIM_MS_MAX
 from tests.support.waiting import PATIENCE_S
 
-pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.deep]
+pytestmark = [pytest.mark.database, pytest.mark.slow]
 
 PRODUCERS, ITEMS_EACH, CALL_ITEMS = 3, 1_500, 50
 KILLS, CUTS = 2, 12

@@ -6,7 +6,7 @@ import pytest
 
 from loadtest.stress import rolling
 
-pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.deep]
+pytestmark = [pytest.mark.database, pytest.mark.slow]
 
 
 def test_every_host_is_restarted_in_turn_and_no_call_fails() -> None:

@@ -25,12 +25,10 @@ from tests.support.old_build import OldBuild
 from tests.support.steady_traffic import PATIENCE_S, Traffic, owned_count
 from tests.support.waiting import until_true
 
-pytestmark = [pytest.mark.database, pytest.mark.slow]
+pytestmark = [pytest.mark.database]
 
-OLD_COMMITS = {
-    "72ee7f57cba7eb407435726c01704a73422f98f1": "0010",
-    "9b92bd6b7aab495e70b46757af301fa8019c4a3c": "0014",
-}
+_OLDER, _NEWER = "72ee7f57cba7eb407435726c01704a73422f98f1", "9b92bd6b7aab495e70b46757af301fa8019c4a3c"
+OLD_COMMITS = {_OLDER: "0010", _NEWER: "0014"}
 """Older versions, each with a migration of the meta database that it does not have.
 
 Hosts of the first one share shards, and know neither moves of slots, nor caps that hosts share. Hosts of the second one
@@ -102,7 +100,7 @@ def knows_the_namespace(address: str) -> bool:
     return True
 
 
-@pytest.fixture(params=OLD_COMMITS)
+@pytest.fixture(params=[_NEWER, pytest.param(_OLDER, marks=pytest.mark.slow)])
 def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
     old = OldBuild(request.param, tmp_path / "old")
     with ExitStack() as stack:

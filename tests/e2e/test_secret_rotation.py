@@ -6,7 +6,7 @@ import pytest
 
 from loadtest.stress import rotation
 
-pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.deep]
+pytestmark = [pytest.mark.database, pytest.mark.slow]
 
 
 def test_the_secret_is_replaced_again_and_again_and_no_call_fails() -> None:

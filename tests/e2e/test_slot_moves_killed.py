@@ -21,7 +21,7 @@ from tests.support.faults.programs import free_port
 from tests.support.taking import deliveries
 from tests.support.waiting import until_true
 
-pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.deep]
+pytestmark = [pytest.mark.database, pytest.mark.slow]
 
 NAMESPACES = ("narrow", "wide")
 TOPIC = "t"

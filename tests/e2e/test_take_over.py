@@ -19,7 +19,7 @@ from tests.support.faults.load import Load
 from tests.support.faults.programs import HostProgram, free_port
 from tests.support.impatient_foqs import CLAIM_MS_MAX
 
-pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.deep]
+pytestmark = [pytest.mark.database, pytest.mark.slow]
 
 
 def owners(databases: Databases) -> list[tuple[int, str]]:

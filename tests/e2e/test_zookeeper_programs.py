@@ -23,7 +23,7 @@ from tests.support.faults.programs import HostProgram, free_port
 from tests.support.waiting import PATIENCE_S
 from tests.support.zookeeper import ZookeeperServer
 
-pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.deep]
+pytestmark = [pytest.mark.database, pytest.mark.deep]
 
 AWAY_S = 10.0
 """ZooKeeper is away for longer than a host has to be, to be dead."""
@@ -128,6 +128,8 @@ def test_the_shards_of_a_host_that_hangs_go_to_the_other_one(two_hosts: TwoHosts
     two_hosts.wait_for({"host-1": SHARD_COUNT // 2, "host-2": SHARD_COUNT // 2})
 
 
+@pytest.mark.slow
+@pytest.mark.alone  # A host that gets no processor for three seconds is dead, and is right to be.
 def test_no_shard_moves_and_nobody_is_put_out_because_zookeeper_was_away(
     two_hosts: TwoHosts, own_databases: Databases, own_zookeeper: ZookeeperServer
 ) -> None:

@@ -20,7 +20,7 @@ from foqs.wire.codec import Codec, structs
 from tests.support.certificates import Authority
 from tests.support.sign_in_world import SWEEP_MS, sign_in_world, who
 
-ROUNDS = [pytest.param(300, 1), pytest.param(6_000, 2, marks=pytest.mark.deep)]
+ROUNDS = [pytest.param(300, 1), pytest.param(6_000, 2, marks=pytest.mark.slow)]
 
 
 def hellos(authority: Authority) -> list[bytes]:

@@ -29,6 +29,8 @@ from tests.support.raw_client import RawClient, codes_of
 from tests.support.running_host import RunningHost, shard_of
 from tests.support.waiting import until
 
+pytestmark = [pytest.mark.deep]
+
 Hosts = list[RunningHost]
 
 

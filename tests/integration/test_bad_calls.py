@@ -18,6 +18,8 @@ from foqs.model.errors import ErrorCode, FoqsError
 from foqs.wire.codec import structs
 from tests.support.running_host import RunningHost, running_host
 
+pytestmark = [pytest.mark.deep]
+
 INVALID = ErrorCode.INVALID_ARGUMENT
 UNKNOWN = ErrorCode.UNKNOWN_NAMESPACE
 NOT_FOUND = ErrorCode.NOT_FOUND
@@ -338,7 +340,6 @@ async def test_nacks_and_extensions_out_of_range_leave_the_lease(stage):
     )
 
 
-@pytest.mark.deep
 async def test_errors_by_position_are_no_work_for_the_garbage_collector(stage):
     s, count = structs, 500
     receipts = [f"0-{n:x}:1" for n in range(1, count + 1)]

@@ -18,7 +18,7 @@ from loadtest.bench.scenario import Scenario, load, parse
 from loadtest.bench.stamp import histogram
 from loadtest.peers.foqs import Foqs
 
-pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.deep]
+pytestmark = [pytest.mark.database, pytest.mark.slow]
 WORKLOADS = ("w1", "w2", "w3", "w4", "w5", "w6", "w7", "w8", "w9", "mix")
 
 

@@ -20,7 +20,7 @@ from loadtest.bench.scenario import Scenario, load
 from loadtest.peers.foqs import Foqs
 from tests.support.event_log import lives
 
-pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.database, pytest.mark.alone]
 
 
 @pytest.mark.parametrize(("name", "shards_count"), [("w3-ids", 1), ("w3-ids-spread", 4), ("w3-ids-ungrouped", 4)])

@@ -13,16 +13,17 @@ from foqs.model.caps import shared_burst_of
 from foqs.model.limits import HEARTBEAT_MS
 from foqs.shard import mysql_server
 from tests.support.cluster import cluster, shards_of
-from tests.support.deep import deep_but
 from tests.support.late_pull import LatePull
 from tests.support.running_host import RunningHost, has_read, shard_of
 from tests.support.waiting import PATIENCE_S
+
+pytestmark = [pytest.mark.deep]
 
 Hosts = list[RunningHost]
 HOLDS_MS_MAX = 2_000
 
 
-@pytest.fixture(params=deep_but([2], [2, 3]))
+@pytest.fixture(params=[2, pytest.param(3, marks=pytest.mark.slow)])
 async def hosts(meta_url: str, shard_urls: dict[int, str], request: pytest.FixtureRequest) -> AsyncIterator[Hosts]:
     async with cluster(meta_url, shard_urls, request.param) as hosts:
         yield hosts
@@ -75,7 +76,6 @@ async def test_hosts_keep_the_cap_of_a_topic_together(hosts: Hosts) -> None:
     consumers.check()
 
 
-@pytest.mark.deep
 async def test_hosts_keep_the_cap_of_a_prefix_together_for_each_topic_by_itself(hosts: Hosts) -> None:
     topics = ("p/1", "p/2")
     await hosts[0].admin.set_topic_policy("jobs", "p/", is_prefix=True, deliveries_per_second_max=25.0)
@@ -89,7 +89,6 @@ async def test_hosts_keep_the_cap_of_a_prefix_together_for_each_topic_by_itself(
         consumers.check()
 
 
-@pytest.mark.deep
 async def test_a_consumer_of_one_host_gets_what_a_cap_lets_through_on_the_others(hosts: Hosts) -> None:
     await hosts[0].admin.set_topic_policy("jobs", "t", deliveries_per_second_max=40.0)
     await fill(hosts, 30, "t")
@@ -99,7 +98,6 @@ async def test_a_consumer_of_one_host_gets_what_a_cap_lets_through_on_the_others
     consumers.check()
 
 
-@pytest.mark.deep
 async def test_an_item_that_reached_nobody_is_delivered_by_the_same_token(hosts: Hosts) -> None:
     await hosts[0].admin.set_topic_policy("jobs", "t", deliveries_per_second_max=0.001)
     await all_follow(hosts, "t", 0.001)
@@ -113,7 +111,6 @@ async def test_an_item_that_reached_nobody_is_delivered_by_the_same_token(hosts:
     assert (item.id, item.attempt) == (item_id, 1)
 
 
-@pytest.mark.deep
 async def test_hosts_keep_the_cap_of_a_namespace_together(hosts: Hosts) -> None:
     await hosts[0].admin.update_namespace("jobs", deliveries_per_second_max=25.0)
     await fill(hosts, 20, "a", "b", "c")
@@ -149,7 +146,6 @@ async def test_another_cap_holds_on_all_hosts_after_they_have_read_once_more(hos
             assert host.host._routing._local.cap_rate((number, topic)) == rate
 
 
-@pytest.mark.deep
 async def test_a_cap_is_kept_when_a_host_leaves(meta_url: str, shard_urls: dict[int, str]) -> None:
     async with cluster(meta_url, shard_urls, 2) as hosts:
         await hosts[0].admin.set_topic_policy("jobs", "t", deliveries_per_second_max=25.0)

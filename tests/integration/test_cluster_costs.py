@@ -10,9 +10,8 @@ from loadtest.cluster_costs import main
 from tests.support.databases import server_binary
 
 
-@pytest.mark.database
 @pytest.mark.slow
-@pytest.mark.deep
+@pytest.mark.database
 def test_the_costs_of_a_cluster_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(BINARY_VARIABLE, str(server_binary().path))
     done = CliRunner().invoke(main, ["--hosts", "3", "--shards", "6"], catch_exceptions=False)

@@ -18,7 +18,6 @@ from tests.support.databases import server_binary
 
 
 @pytest.mark.database
-@pytest.mark.slow
 @pytest.mark.deep
 def test_the_demo_runs_and_all_holds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FOQS_MYSQLD", str(server_binary().path))

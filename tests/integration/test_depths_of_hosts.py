@@ -17,6 +17,8 @@ from tests.support.cluster import cluster
 from tests.support.running_host import RunningHost
 from tests.support.waiting import eventually
 
+pytestmark = [pytest.mark.deep]
+
 Hosts = list[RunningHost]
 
 
@@ -96,7 +98,6 @@ async def test_a_host_that_does_not_answer_delays_enqueues_once_and_keeps_its_la
     assert asked
 
 
-@pytest.mark.deep
 async def test_nothing_is_asked_about_topics_without_a_limit(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     await limit(hosts, "t", 10)
 

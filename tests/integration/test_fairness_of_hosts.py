@@ -93,7 +93,7 @@ def check_shares(topics: Sequence[str], weights: Mapping[str, int]) -> None:
             assert abs(got[topic] - due) <= SHARE_TOLERANCE * due + OPEN_ITEMS, f"{got} from {first} on, by {weights}"
 
 
-@pytest.mark.deep
+@pytest.mark.slow
 async def test_consumers_get_the_topics_of_another_host_by_their_weights(hosts: Hosts) -> None:
     weights = {"light": 1, "middle": 3, "heavy": 4}
     await weigh(hosts, weights)
@@ -101,7 +101,7 @@ async def test_consumers_get_the_topics_of_another_host_by_their_weights(hosts: 
     check_shares(await take(hosts[:1], 2_400), weights)
 
 
-@pytest.mark.deep
+@pytest.mark.slow
 async def test_a_topic_with_very_many_items_takes_no_more_than_its_turns_from_consumers_of_another_host(
     hosts: Hosts,
 ) -> None:

@@ -23,7 +23,7 @@ from foqs.storage.meta.meta_store import MetaStore
 from tests.support.far_server import far_server
 from tests.support.waiting import PATIENCE_MS, until
 
-pytestmark = [pytest.mark.database, pytest.mark.deep]
+pytestmark = [pytest.mark.database, pytest.mark.slow]
 
 
 @pytest.fixture(params=[0.12, 0.5])

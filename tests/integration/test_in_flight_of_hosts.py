@@ -14,6 +14,8 @@ from tests.support.cluster import cluster, shards_of
 from tests.support.running_host import RunningHost, shard_of
 from tests.support.waiting import PATIENCE_S, until
 
+pytestmark = [pytest.mark.deep]
+
 Hosts = list[RunningHost]
 
 

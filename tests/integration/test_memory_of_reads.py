@@ -24,7 +24,7 @@ from tests.support.raw_client import RawClient
 from tests.support.running_host import running_host
 from tests.support.waiting import PATIENCE_S, until
 
-pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.timeout(180), pytest.mark.alone]
+pytestmark = [pytest.mark.database, pytest.mark.timeout(180), pytest.mark.alone]
 
 NAMESPACE = "jobs"
 TOPICS = [f"t{number:02d}" for number in range(60)]

@@ -28,6 +28,8 @@ from foqs.storage.shard.shard_store import ShardStore
 from tests.support.running_host import RunningHost, running_host
 from tests.support.waiting import until
 
+pytestmark = [pytest.mark.deep]
+
 TABLES = ("namespace", "namespace_number", "census", "census_answer", "shard", "host", "cluster_id")
 
 

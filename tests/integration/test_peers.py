@@ -19,7 +19,7 @@ from loadtest.peers import registry
 from loadtest.peers.adapter import Adapter, Client, Held, Offer
 from tests.support.waiting import PATIENCE_MS, longer
 
-pytestmark = [pytest.mark.slow, pytest.mark.deep]
+pytestmark = [pytest.mark.deep]
 PEERS = [name for name in registry.names() if name not in ("foqs", "foqs-compiled", "raw")]
 NEEDED = "mariadb"
 """Its server is one that foqs's own tests need, so there is no excuse."""

@@ -40,7 +40,7 @@ from tests.support.false_server import FULL_LOGIN, FalseServer, Talk
 from tests.support.faults.programs import FOQS, Program, free_port
 from tests.support.waiting import PATIENCE_MS, until
 
-pytestmark = pytest.mark.database
+pytestmark = [pytest.mark.database, pytest.mark.deep]
 PLANTED = "planted-Xq7-and-more"
 WRONG = "planted-Wr0ng"
 MARK = "planted-"
@@ -186,7 +186,6 @@ def test_commands_show_it_nowhere(server: LocalServer, tmp_path: Path, place: st
     assert MARK not in "".join(shown)
 
 
-@pytest.mark.deep
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("failure", list(FAILURES))
 def test_a_host_that_cannot_start_shows_it_nowhere(

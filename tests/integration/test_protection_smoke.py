@@ -18,7 +18,7 @@ from loadtest.fuzz.tls_door import tls_door
 from loadtest.fuzz.watched import watched_host
 from loadtest.stress import reloads, revocation
 
-pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.deep]
+pytestmark = [pytest.mark.database, pytest.mark.slow]
 
 
 def test_a_revoked_token_is_refused_by_every_host_in_every_way_and_no_other_call_fails() -> None:

@@ -22,7 +22,7 @@ from tests.support.faults.programs import HostProgram, free_port
 from tests.support.running_host import RunningHost, running_host
 from tests.support.waiting import PATIENCE_S, eventually, until
 
-pytestmark = pytest.mark.database
+pytestmark = [pytest.mark.database, pytest.mark.deep]
 NEW, THIRD = Secret(b"n" * 32), Secret(b"t" * 32)
 
 
@@ -111,7 +111,6 @@ async def test_hosts_move_to_the_new_secret_and_then_know_it_alone(
         assert not secrets_of(one).has_ended(old_id), "calls over its connections have time to end"
 
 
-@pytest.mark.deep
 async def test_a_host_that_starts_in_the_middle_knows_both(
     meta_url: str, shard_urls: dict[int, str], meta: MetaStore
 ) -> None:
@@ -126,7 +125,6 @@ async def test_a_host_that_starts_in_the_middle_knows_both(
             await until_called_by(began.ids[1], one, three)
 
 
-@pytest.mark.deep
 async def test_a_cancelled_rotation_takes_the_calls_back(
     meta_url: str, shard_urls: dict[int, str], meta: MetaStore
 ) -> None:
@@ -183,7 +181,6 @@ async def test_a_meta_database_from_a_backup_brings_its_older_secret_back(
         await until_called_by(found.ids[0], one)
 
 
-@pytest.mark.deep
 async def test_a_host_killed_in_the_middle_is_waited_for_until_it_is_certainly_gone(
     mysql_server: LocalServer, meta_url: str, shard_urls: dict[int, str], meta: MetaStore
 ) -> None:

@@ -19,7 +19,7 @@ from tests.support.databases import prepared_server
 from tests.support.faults.programs import FOQS, foqs
 from tests.support.running_host import running_host
 
-pytestmark = pytest.mark.database
+pytestmark = [pytest.mark.database, pytest.mark.deep]
 Urls = dict[str, dict[str, str]]
 """The URLs of databases by their names, by user."""
 DATABASES = ("foqs_meta", "foqs_0", "foqs_1")

@@ -124,6 +124,7 @@ async def make_serial(host: RunningHost) -> None:
     await host.admin.set_topic_policy("jobs", "s", is_prefix=True, serial=True)
 
 
+@pytest.mark.slow
 async def test_shards_are_added_drained_and_removed_under_the_load_of_serial_topics(meta_url, shard_urls):
     first = {n: url for n, url in shard_urls.items() if n < 3}
     async with cluster(meta_url, first, 2) as hosts:

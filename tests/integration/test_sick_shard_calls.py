@@ -31,7 +31,7 @@ from tests.support.deep import deep_but
 from tests.support.running_host import RunningHost, running_host, shard_of
 from tests.support.waiting import PATIENCE_MS, PATIENCE_S, until
 
-pytestmark = pytest.mark.database
+pytestmark = [pytest.mark.database, pytest.mark.deep]
 
 ANSWER_S_MAX = PATIENCE_S
 """The breaker opens, and then nobody waits: whoever waited for the server would wait for twice as long."""

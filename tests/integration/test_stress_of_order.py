@@ -9,7 +9,7 @@ from loadtest.stress import groups, in_flight, keys
 from loadtest.stress.paced import Latencies
 from loadtest.stress.verdict import Verdict
 
-pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.deep]
+pytestmark = [pytest.mark.database, pytest.mark.slow]
 
 
 def found_of(verdict: Verdict) -> dict[str, float]:

@@ -26,7 +26,6 @@ from loadtest.stress.verdict import Bound, Verdict
 
 @pytest.mark.database
 @pytest.mark.slow
-@pytest.mark.deep
 def test_an_export_has_every_item_once_and_refuses_no_delivery_beside_it() -> None:
     verdict = export.run(export.Course(items=3_000, rounds=1, stretch_s=4))
     rows = {row["deliveries"]: row for row in verdict.rows}
@@ -38,7 +37,6 @@ def test_an_export_has_every_item_once_and_refuses_no_delivery_beside_it() -> No
 
 @pytest.mark.database
 @pytest.mark.slow
-@pytest.mark.deep
 def test_every_verb_that_reads_is_answered_next_to_enqueues_that_all_are() -> None:
     verdict = reading.run(reading.Course(stretch_s=0.5, topics_count=2_000, namespaces_count=200, callers=2))
     at_rest, *verbs, scrapes, again = verdict.rows
@@ -56,7 +54,6 @@ def test_every_verb_that_reads_is_answered_next_to_enqueues_that_all_are() -> No
 
 @pytest.mark.database
 @pytest.mark.slow
-@pytest.mark.deep
 def test_a_breaker_opens_and_closes_and_is_timed() -> None:
     course = sick_shard.Course(before_s=2, sick_s=5, after_s=5, items_per_s=500)
     verdict = sick_shard.run(course, ("frozen",))
@@ -69,7 +66,6 @@ def test_a_breaker_opens_and_closes_and_is_timed() -> None:
 
 @pytest.mark.database
 @pytest.mark.slow
-@pytest.mark.deep
 def test_enqueues_with_dedup_ids_through_a_kill_make_one_item_each() -> None:
     verdict = dedup.run(dedup.Course(ids=6_000, kills=1))
     assert verdict.rows[-1]["items"] == 6_000
@@ -79,7 +75,6 @@ def test_enqueues_with_dedup_ids_through_a_kill_make_one_item_each() -> None:
 
 @pytest.mark.database
 @pytest.mark.slow
-@pytest.mark.deep
 def test_a_new_owner_knows_a_window_full_of_dedup_ids_and_takes_no_new_one_for_a_known_one() -> None:
     verdict = dedup_window.run(dedup_window.Course(ids=20_000, new_ids=1_000))
     found = {bound.what: bound.found for bound in verdict.bounds}
@@ -92,7 +87,6 @@ def test_a_new_owner_knows_a_window_full_of_dedup_ids_and_takes_no_new_one_for_a
 
 @pytest.mark.database
 @pytest.mark.slow
-@pytest.mark.deep
 def test_a_customer_with_many_items_delays_others_by_its_share_of_one_topic() -> None:
     verdict = fairness.run(fairness.Course(large_items=5_000, customers=20, items_each=20, consumers=2, batch=10))
     (row,) = verdict.rows
@@ -144,7 +138,7 @@ def test_a_bound_that_does_not_hold_fails_the_run_after_all_was_written(tmp_path
 
 
 @pytest.mark.interpreted
-@pytest.mark.deep
+@pytest.mark.slow
 def test_caps_hold_for_each_topic_and_what_they_cost_is_counted() -> None:
     verdict = caps.run(caps.Course(topics=60, items_per_s=100, seconds=20, parked=500, rounds=1))
     (row,) = verdict.rows
@@ -156,7 +150,6 @@ def test_caps_hold_for_each_topic_and_what_they_cost_is_counted() -> None:
 
 @pytest.mark.database
 @pytest.mark.slow
-@pytest.mark.deep
 def test_topics_of_two_hosts_get_their_shares_beside_one_with_very_many_items() -> None:
     course = shares.Course(crowd=20_000, topics=2, seconds=2, warm_s=1, window_s=1)
     verdict = shares.run(course)
@@ -166,7 +159,6 @@ def test_topics_of_two_hosts_get_their_shares_beside_one_with_very_many_items() 
 
 
 @pytest.mark.database
-@pytest.mark.slow
 @pytest.mark.alone
 def test_caps_over_hosts_hold_for_each_topic_and_what_they_cost_each_host_is_counted() -> None:
     course = caps_of_hosts.Course(topics=40, items_per_s=40, seconds=4, parked=300, rest_s=1, rests=2, joined_s=2)

@@ -6,7 +6,7 @@ import pytest
 
 from loadtest.stress import bulk, isolation, lease_ends, long_life, loop_holds, overload, starvation
 
-pytestmark = [pytest.mark.database, pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.database, pytest.mark.alone]
 
 
 def test_an_overload_is_offered_in_full_and_every_call_is_accounted_for() -> None:

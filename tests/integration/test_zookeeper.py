@@ -27,6 +27,8 @@ from foqs.storage.meta.meta_store import MetaStore
 from tests.support.waiting import PATIENCE_S, until
 from tests.support.zookeeper import ZookeeperServer
 
+pytestmark = [pytest.mark.deep]
+
 DEAD_S = limits.HOST_DEAD_MS / 1000
 EPOCH = 1
 NAMES = ("one#1", "two#1", "three#1", "nobody")
@@ -365,7 +367,6 @@ async def test_a_host_that_hangs_is_dead_though_its_session_lives_and_one_that_b
         assert cluster.views["one#1"].hosts.keys() == {"one#1", "two#1"}
 
 
-@pytest.mark.deep
 async def test_a_host_that_is_gone_is_dead_from_its_last_heartbeat_on_and_stays_dead(cluster: Cluster) -> None:
     async with cluster.host("one#1") as one, cluster.host("two#1") as two:
         await cluster.go_on(DEAD_S + 1)
@@ -382,7 +383,7 @@ async def test_a_host_that_is_gone_is_dead_from_its_last_heartbeat_on_and_stays_
             await cluster.go_on(1)
 
 
-@pytest.mark.deep
+@pytest.mark.slow
 async def test_nobody_is_dead_and_nobody_missing_because_zookeeper_was_away(
     cluster: Cluster, zookeeper_server: ZookeeperServer
 ) -> None:

@@ -14,18 +14,20 @@ from tests.support.deep import deep_but
 SEEDS = 500
 CHUNK = 5
 QUICK_SEEDS = 5
-"""All others run in `make test-deep`."""
+DEEP_SEEDS = 100
+"""All others run in `make test-slow`."""
 LOAD_S_MAX = 1.5
 
 
-@pytest.mark.parametrize("first", deep_but(range(QUICK_SEEDS), range(0, SEEDS, CHUNK)))
+@pytest.mark.parametrize("first", deep_but(range(QUICK_SEEDS), range(0, SEEDS, CHUNK), range(DEEP_SEEDS, SEEDS)))
 def test_every_promise_holds_while_shards_move(first: int) -> None:
     for seed in range(first, first + CHUNK):
         outcome = run_seed(seed, load_s_max=LOAD_S_MAX, is_cluster=True)
         assert not outcome.complaints, str(outcome)
 
 
-@pytest.mark.parametrize("seed", deep_but([1], range(3)))
+@pytest.mark.deep
+@pytest.mark.parametrize("seed", range(3))
 def test_a_seed_of_a_cluster_always_gives_the_same_run(seed: int) -> None:
     first = run_seed(seed, load_s_max=LOAD_S_MAX, is_cluster=True)
     ticks = itertools.count()

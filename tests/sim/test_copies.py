@@ -7,6 +7,8 @@ import pytest
 from tests.sim.copies import run_copies
 from tests.support.deep import deep_but
 
+pytestmark = [pytest.mark.deep]
+
 SEEDS = 10
 CHUNK = 5
 

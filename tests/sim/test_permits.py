@@ -22,7 +22,7 @@ QUICK_CLUSTER_SEEDS = 2
 LOAD_S_MAX = 0.5
 
 
-@pytest.mark.parametrize("first", deep_but(range(QUICK_SEEDS), range(0, SEEDS, CHUNK)))
+@pytest.mark.parametrize("first", deep_but(range(QUICK_SEEDS), range(0, SEEDS, CHUNK), [2 * CHUNK]))
 def test_no_more_leases_run_than_the_limit_and_all_shards_have_turns(first: int) -> None:
     for seed in range(first, first + CHUNK):
         outcome = run_permits(seed)
@@ -36,15 +36,16 @@ def test_the_limits_of_a_host_hold_whatever_goes_wrong(first: int) -> None:
         assert not outcome.complaints, str(outcome)
 
 
-@pytest.mark.deep
-@pytest.mark.parametrize("first", range(40, 160, HOST_CHUNK))
+@pytest.mark.parametrize("first", deep_but((), range(40, 160, HOST_CHUNK), range(80, 160)))
 def test_the_limits_of_a_host_hold_for_all_fairness_keys_of_a_topic_and_keys_keep_their_places(first: int) -> None:
     for seed in range(first, first + HOST_CHUNK):
         outcome = run_in_flight(seed, load_s_max=LOAD_S_MAX, has_fairness_keys=True)
         assert not outcome.complaints, str(outcome)
 
 
-@pytest.mark.parametrize("first", deep_but(range(QUICK_CLUSTER_SEEDS), range(0, CLUSTER_SEEDS, CLUSTER_CHUNK)))
+@pytest.mark.parametrize(
+    "first", deep_but(range(QUICK_CLUSTER_SEEDS), range(0, CLUSTER_SEEDS, CLUSTER_CHUNK), range(6, CLUSTER_SEEDS))
+)
 def test_the_limits_of_a_cluster_hold_while_shards_move(first: int) -> None:
     for seed in range(first, first + CLUSTER_CHUNK):
         outcome = run_in_flight(seed, load_s_max=LOAD_S_MAX, is_cluster=True)

@@ -16,7 +16,7 @@ from tests.spark.conftest import KillableHost
 from tests.support.spark_rows import keyed, numbered, numbers, save, stream
 from tests.support.waiting import until_true
 
-pytestmark = [pytest.mark.database, pytest.mark.slow]
+pytestmark = [pytest.mark.database]
 ROWS = 12_000
 STREAM_ROWS = 3_000
 

@@ -16,7 +16,7 @@ from foqs.spark.jobs import capacity_report, compact, delivery_report, enqueue, 
 from tests.support.spark_jobs import FOQS, command, process
 from tests.support.spark_rows import drained
 
-pytestmark = [pytest.mark.database, pytest.mark.slow]
+pytestmark = [pytest.mark.database]
 JOBS = [capacity_report, compact, delivery_report, enqueue, export, redrive]
 
 
@@ -52,7 +52,9 @@ def test_the_command_as_a_process_of_its_own_tells_the_totals(
     assert len(items) == 98
 
 
-@pytest.mark.parametrize(("kind", "runs_count"), [("parquet", 1), ("json", 1), ("csv", 2)])
+@pytest.mark.parametrize(
+    ("kind", "runs_count"), [("parquet", 1), ("json", 1), pytest.param("csv", 2, marks=pytest.mark.slow)]
+)
 def test_files_of_each_format_become_items_once_however_often_the_command_is_run(
     quick_jvm: None, tmp_path: Path, address: str, namespace: str, client: Client, kind: str, runs_count: int
 ) -> None:

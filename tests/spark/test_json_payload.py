@@ -9,7 +9,7 @@ import pytest
 from foqs import Client
 from tests.support.spark_rows import drained, save
 
-pytestmark = [pytest.mark.database, pytest.mark.slow]
+pytestmark = [pytest.mark.database]
 
 WRITTEN = {
     "boolean": "true",

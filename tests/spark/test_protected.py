@@ -20,7 +20,7 @@ from tests.support.spark_bits import documented_bits, documented_roles
 from tests.support.spark_rows import keyed, load, numbered, numbers, save, stream
 from tests.support.waiting import until_true
 
-pytestmark = [pytest.mark.database, pytest.mark.slow]
+pytestmark = [pytest.mark.database]
 DOCS = Path(__file__).parents[2] / "docs/spark.md"
 ROWS = 12_000
 NAMESPACE = "shop"
@@ -57,7 +57,11 @@ def read(spark: Any, address: str, options: dict[str, str], home: Path) -> None:
 
 @pytest.mark.parametrize(
     ("what", "act"),
-    [("`df.write`", write), ("`df.writeStream`", write_stream), ("`spark.read`", read)],
+    [
+        ("`df.write`", write),
+        pytest.param("`df.writeStream`", write_stream, marks=pytest.mark.slow),
+        ("`spark.read`", read),
+    ],
     ids=["write", "stream", "read"],
 )
 def test_the_bits_of_the_documents_are_enough_and_without_one_of_them_the_job_is_refused(
@@ -104,6 +108,7 @@ def attempts(marks: Path) -> set[str]:
     return {path.name.split("-")[2] for path in marks.glob("begun-*")}
 
 
+@pytest.mark.slow
 def test_a_token_revoked_in_the_middle_fails_the_job_without_repeats_and_a_rerun_completes_it_exactly_once(
     spark: Any, protected: ProtectedHost, tmp_path: Path
 ) -> None:

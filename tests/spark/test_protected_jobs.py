@@ -112,7 +112,6 @@ def test_the_bits_of_the_documents_are_enough_for_a_job_and_each_is_needed(
     assert counts == done.get(what, {"t": (0, ROWS)})
 
 
-@pytest.mark.deep
 def test_the_bits_of_the_documents_are_enough_for_records_and_quotas_and_each_is_needed(
     protected: ProtectedHost,
 ) -> None:

@@ -19,7 +19,7 @@ from foqs.spark.reader import FilteringReader, Wanted
 from foqs.spark.rows import READ_COLUMNS, READ_SCHEMA
 from tests.support.spark_rows import load
 
-pytestmark = [pytest.mark.database, pytest.mark.slow]
+pytestmark = [pytest.mark.database]
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 

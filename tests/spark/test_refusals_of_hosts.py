@@ -18,7 +18,7 @@ from foqs.model.jobs import JobState
 from tests.support.running_host import host_beside
 from tests.support.spark_rows import keyed, numbered, numbers, save
 
-pytestmark = [pytest.mark.database, pytest.mark.slow]
+pytestmark = [pytest.mark.database]
 WINDOW_MS = 1_500
 QUOTA_ITEMS = 500
 ROWS = 2_000

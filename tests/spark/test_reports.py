@@ -218,7 +218,6 @@ def test_growth_and_the_suggested_quota_are_those_of_the_line_through_all_minute
     assert said.suggested == rounded_up(max(demands.values()) * (1 + growth) * 1.25)
 
 
-@pytest.mark.deep
 def test_the_first_compaction_prints_its_counts_and_no_stack_trace(tmp_path: Path) -> None:
     """Nor does it need an environment that is activated: tasks run in that of the command."""
     made_log(tmp_path / "log")

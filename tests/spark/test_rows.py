@@ -13,7 +13,7 @@ from foqs import AdminClient, Client, DeliveryPolicy
 from foqs.spark.rows import READ_SCHEMA
 from tests.support.spark_rows import keyed, load, numbered, numbers, save
 
-pytestmark = [pytest.mark.database, pytest.mark.slow]
+pytestmark = [pytest.mark.database]
 
 
 def test_rows_arrive_each_once(spark: Any, address: str, namespace: str, client: Client) -> None:

@@ -17,7 +17,7 @@ from loadtest.spark.faulty import told
 from tests.support.spark_rows import drained, numbered, save
 
 ROOT = Path(__file__).parents[2]
-pytestmark = [pytest.mark.database, pytest.mark.slow]
+pytestmark = [pytest.mark.database]
 
 
 def test_a_timestamp_column_delays(spark: Any, address: str, namespace: str, client: Client) -> None:

@@ -47,6 +47,17 @@ def until_true(condition: Callable[[], object], patience_s: float = PATIENCE_S, 
         time.sleep(pause_s)
 
 
+def until_given(call: Callable[[], T], *not_yet: type[Exception]) -> T:
+    """Call until it raises none of these, and return what it gives."""
+    began_s = time.monotonic()
+    while True:
+        try:
+            return call()
+        except not_yet:
+            assert time.monotonic() - began_s < PATIENCE_S, "it did not happen in time"
+        time.sleep(0.05)
+
+
 def until_soon(condition: Callable[[], object]) -> None:
     """The same for what comes within milliseconds, and again and again."""
     until_true(condition, pause_s=0.001)

@@ -21,6 +21,8 @@ from tests.support.interrupting import Interrupted, interrupted_everywhere
 from tests.support.scripted_pools import ScriptedClient, enqueue_all, item_error
 from tests.support.waiting import PATIENCE_S, until_soon
 
+pytestmark = [pytest.mark.deep]
+
 NS = "ns"
 TOKEN = access_tokens.new_token(bytes(range(access_tokens.RANDOM_BYTES)))
 LANE: Any = (NS, False, None, -1, ())
@@ -90,7 +92,6 @@ def test_after_an_exception_at_any_line_of_a_call_nothing_is_in_flight_and_the_n
             check_clean(client, where)
 
 
-@pytest.mark.deep
 def test_the_same_holds_while_there_is_no_connection_yet(host: HostThread) -> None:
     clients: list[Client] = []
 

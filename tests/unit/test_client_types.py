@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.support.waiting import PROGRAM_S_MAX
 
 _ROOT = Path(__file__).parents[2]
@@ -80,7 +78,6 @@ async def on_asyncio(client: foqs.AsyncClient) -> None:
 """
 
 
-@pytest.mark.slow
 def test_mypy_finds_each_mistake_in_a_program_and_no_other(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(_PROGRAM)

@@ -31,7 +31,6 @@ def capped(topics: list[str], items_count: int, rate: float) -> Shards:
     return shards
 
 
-@pytest.mark.slow
 @pytest.mark.deep
 def test_each_of_3000_topics_gets_its_third_of_an_item_a_second() -> None:
     names = [f"t{number}" for number in range(TOPICS)]

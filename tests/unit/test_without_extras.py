@@ -17,6 +17,8 @@ import pytest
 from tests.support.sources import parsed
 from tests.support.waiting import PROGRAM_S_MAX
 
+pytestmark = [pytest.mark.deep]
+
 _ROOT = Path(__file__).parents[2]
 _PROJECT: dict[str, Any] = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
 _HOST_COMMANDS = ("dev", "host", "config", "schema")
