@@ -14,10 +14,12 @@ from foqs.host.dispatch.permits import RETRY_MS
 from foqs.model.errors import FoqsError
 from foqs.storage.meta.meta_permits import MetaPermits
 
-ASKS_MAX = 100
+ASKS_MAX = 200
 """Topics of one transaction of the meta database."""
 READ_MS = 250
 """Pause between two reads of the books in which shards of other hosts wait."""
+READ_PART_MAX = 8
+"""The pause is longer by this many times the duration of the last read, up to READ_MS, because books can be many."""
 FAILED_MS = 500
 """Pause after the meta database has failed to answer."""
 
@@ -37,6 +39,7 @@ class PermitAsks(Service):
         self._lane = Lane(self.name)
         self._rung = asyncio.Event()
         self._read_s = now_s()
+        self._read_pause_s = 0.0
         self._pause_ms = 0
         self._outage = OutageLog(now_s, "permits_away", "permits_back")
         dispatcher.permits.on_wanted = self._rung.set
@@ -86,7 +89,11 @@ class PermitAsks(Service):
         """Read the books in which shards wait, unless that was done just now."""
         permits, now_s = self._dispatcher.permits, self._now_s()
         pause_ms = RETRY_MS if permits.has_short else READ_MS
-        if not self._dispatcher.settings.limits_in_flight or now_s - self._read_s < pause_ms / 1000:
+        if (
+            not self._dispatcher.settings.limits_in_flight
+            or now_s - self._read_s < pause_ms / 1000 + self._read_pause_s
+        ):
             return
-        self._read_s = now_s
         permits.books_read(*await self._lane.run(self._books.waited))
+        self._read_s = self._now_s()
+        self._read_pause_s = min(READ_MS / 1000, READ_PART_MAX * (self._read_s - now_s))

@@ -4,7 +4,8 @@ a time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from sqlalchemy import Connection, text
 
@@ -26,7 +27,7 @@ class MetaPermits:
         self._sessions = sessions
 
     def ask(self, asks: Mapping[Topic, PermitAsk]) -> dict[Topic, PermitAnswer]:
-        """Ask the books of topics, in one transaction. It takes two round trips, and two more if a book is new.
+        """Ask the books of topics, in one transaction. It takes two round trips, and three more if a book is new.
 
         A book that another session holds, or whose format this version does not know, is not in the result, and is
         unchanged. If this raises UnavailableError, any book can have been changed or not.
@@ -58,9 +59,8 @@ def _ask_books(run: RunScript, asks: Mapping[Topic, PermitAsk]) -> tuple[dict[To
     keys = tuple(map(key_of, sorted(asks)))
     listed = ", ".join(["%s"] * len(keys))
     namespaces = tuple(sorted({namespace for namespace, _ in asks}))
-    _, there, rows, ((now_ms,),), versions, removed = run(
+    _, rows, ((now_ms,),), versions, removed = run(
         (sql.BEGIN, ()),
-        (sql.FIND_PERMITS.format(listed), keys),
         (sql.LOCK_PERMITS.format(listed), keys),
         (sql.READ_NOW, ()),
         # Read behind the locks, so that no book grants by policies that were changed before its last change.
@@ -69,19 +69,35 @@ def _ask_books(run: RunScript, asks: Mapping[Topic, PermitAsk]) -> tuple[dict[To
     )
     facts = PermitFacts(dict(versions), dict(removed))
     answers: dict[Topic, PermitAnswer] = {}
-    written: list[Statement] = []
+    books: list[tuple[bytes, bytes, int]] = []
+    gone: list[bytes] = []
     for key, packed in rows:
         topic = topic_of(key)
         if (book := _book_of(packed)) is None:
             continue
         answers[topic] = book.answer(topic[0], asks[topic], now_ms, facts)
         if book.shards:
-            written.append((sql.WRITE_PERMITS, (book.pack(), book.waited_until_ms(), key)))
+            books.append((key, book.pack(), book.waited_until_ms()))
         else:
-            written.append((sql.DELETE_PERMITS, (key,)))
+            gone.append(key)
+    missing = _missing(run, [topic for topic in sorted(asks) if topic not in answers])
+    written: list[Statement] = []
+    if books:
+        rows_listed = ", ".join(["(%s, %s, %s)"] * len(books))
+        written.append((sql.WRITE_PERMITS.format(rows_listed), tuple(chain.from_iterable(books))))
+    if gone:
+        written.append((sql.DELETE_PERMITS.format(", ".join(["%s"] * len(gone))), tuple(gone)))
     run(*written, (sql.COMMIT, ()))
-    known = {bytes(key) for (key,) in there} | {bytes(key) for key, _ in rows}
-    return answers, [topic for topic in sorted(asks) if key_of(topic) not in known]
+    return answers, missing
+
+
+def _missing(run: RunScript, topics: Sequence[Topic]) -> list[Topic]:
+    """Return the topics that have no book yet; other sessions hold the books of the others."""
+    if not topics:
+        return []
+    (there,) = run((sql.FIND_PERMITS.format(", ".join(["%s"] * len(topics))), tuple(map(key_of, topics))))
+    known = {bytes(key) for (key,) in there}
+    return [topic for topic in topics if key_of(topic) not in known]
 
 
 def _book_of(packed: bytes) -> PermitBook | None:

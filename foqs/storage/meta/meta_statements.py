@@ -100,6 +100,10 @@ FIND_PERMITS = "SELECT topic FROM permit WHERE topic IN ({})"
 MAKE_PERMITS = "INSERT IGNORE INTO permit (topic, book, waited_until) VALUES {}"
 READ_POLICIES_VERSIONS = "SELECT number, policies_version FROM namespace WHERE number IN ({})"
 READ_REMOVED = f"SELECT shard_id, epoch FROM shard WHERE state = {int(ShardUse.REMOVED)}"
-WRITE_PERMITS = "UPDATE permit SET book = %s, waited_until = %s WHERE topic = %s"
-DELETE_PERMITS = "DELETE FROM permit WHERE topic = %s"
+# The rows are locked, so it makes none.
+WRITE_PERMITS = (
+    "INSERT INTO permit (topic, book, waited_until) VALUES {} "
+    "ON DUPLICATE KEY UPDATE book = VALUES(book), waited_until = VALUES(waited_until)"
+)
+DELETE_PERMITS = "DELETE FROM permit WHERE topic IN ({})"
 READ_WAITED = f"SELECT topic, book FROM permit WHERE waited_until > {NOW_MS} ORDER BY waited_until LIMIT %s"
