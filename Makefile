@@ -100,11 +100,11 @@ power: setup ## the power of a MySQL server cut under load: make power CUTS=N (a
 chaos: setup ## faults of all kinds on one host, or HOSTS that share shards: make chaos MINUTES=M SEED=S HOSTS=N SERVERS=M (as root)
 	@$(BIN)/python -m loadtest.chaos --minutes $${MINUTES:-2} --seed $${SEED:-1} --hosts $${HOSTS:-1} --servers $${SERVERS:-2}
 
-chaos-order: setup ## serial topics and ordering keys over HOSTS, whose slots move while hosts and servers fail: make chaos-order ITEMS=N
-	@$(BIN)/python -m loadtest.chaos --work order --items $${ITEMS:-100000} --seed $${SEED:-1} --hosts $${HOSTS:-2} --servers $${SERVERS:-2}
+chaos-order: setup ## serial topics and ordering keys over HOSTS, whose slots move while hosts and servers fail: make chaos-order ITEMS=N RATE=R
+	@$(BIN)/python -m loadtest.chaos --work order --items $${ITEMS:-100000} --items-per-second $${RATE:-0} --seed $${SEED:-1} --hosts $${HOSTS:-2} --servers $${SERVERS:-2}
 
-chaos-groups: setup ## items of consumer groups while hosts are killed, a kill every GAP seconds: make chaos-groups ITEMS=N GAP=S
-	@$(BIN)/python -m loadtest.chaos --work groups --items $${ITEMS:-100000} --gap-seconds $${GAP:-15} --seed $${SEED:-1} --hosts $${HOSTS:-2} --servers $${SERVERS:-2}
+chaos-groups: setup ## items of consumer groups while hosts are killed, a kill every GAP seconds: make chaos-groups ITEMS=N RATE=R GAP=S
+	@$(BIN)/python -m loadtest.chaos --work groups --items $${ITEMS:-100000} --items-per-second $${RATE:-0} --gap-seconds $${GAP:-15} --seed $${SEED:-1} --hosts $${HOSTS:-2} --servers $${SERVERS:-2}
 
 chaos-in-flight: setup ## topics with a limit of items in flight over hosts that fail: make chaos-in-flight ITEMS=N
 	@$(BIN)/python -m loadtest.chaos --work in-flight --items $${ITEMS:-50000} --seed $${SEED:-1} --hosts $${HOSTS:-2} --servers $${SERVERS:-2}

@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -52,6 +52,7 @@ _CALM_S = 48
     " groups while hosts are killed; topics with a limit of items in flight.",
 )
 @click.option("--items", default=0, help="Go on until so many items were enqueued, instead of for a time.")
+@click.option("--items-per-second", default=0, help="Of all producers of several hosts; 0: as the work has it.")
 @click.option(
     "--gap-seconds", default=GAP_MS_MEAN / 1000, show_default=True, help="From one fault of several hosts to the next."
 )
@@ -64,6 +65,7 @@ def main(
     servers: int,
     work_name: str,
     items: int,
+    items_per_second: int,
     gap_seconds: float,
     zookeeper: bool,
     json_path: Path | None,
@@ -80,7 +82,10 @@ def main(
             _on_one_host(run)
         else:
             layout = Layout(hosts, servers, by_zookeeper=zookeeper)
-            _on_several(run, layout, WORKS[work_name], int(gap_seconds * 1000))
+            work = WORKS[work_name]
+            if items_per_second:
+                work = replace(work, pressure=replace(work.pressure, items_per_s=items_per_second))
+            _on_several(run, layout, work, int(gap_seconds * 1000))
         failure = ""
     except Exception as error:
         # Whatever it was: what was found until then is told.
