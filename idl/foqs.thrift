@@ -516,7 +516,12 @@ struct NamespaceSettings {
    * While true, an item that expires and never failed becomes a dead letter; else it is deleted. One that did fail becomes
    * a dead letter in any case.
    */
-  22: optional bool dead_letter_on_expiry
+  22: optional bool dead_letter_on_expiry,
+  /**
+   * Bytes of the reasons of its last failures that an item keeps, with 15 more of each: 1,024 by default, 2,048 at most.
+   * 0: no reason of a consumer is stored, nor is it in the death_reason of dead letters.
+   */
+  23: optional i32 errors_bytes_max
 }
 
 struct Namespace {

@@ -175,7 +175,6 @@ LIMITS_BESIDE: Mapping[str, Mapping[str, str]] = {
     "Reasons": {
         "REASON_BYTES_MAX": "The longest reason of a nack or a release, in bytes of UTF-8. A longer one is cut.",
         "DEATH_REASON_BYTES_MAX": "The longest reason of death of a dead letter, in bytes. A longer one is cut.",
-        "FAILURES_BYTES_MAX": "All that an item keeps of its last failures. Older ones are forgotten.",
         "FAILURES_SHOWN_MAX": "Failures of an item that `getItem` shows.",
     },
     "Principals": {

@@ -70,7 +70,7 @@ FIELDS: Mapping[str, Mapping[str, Checked]] = {
         COSTS="enqueues_per_minute_max payload_bytes_max metadata_bytes_max batch_items_max dedup_ms dedup_ids"
         " key_spread delay_ms_max ttl_ms_max events_per_mille tier",
         CONTENT="lease_ms_default lease_ms_max ttl_ms_default attempts_max enqueue_paused dequeue_paused dedup_scope"
-        " dedup_when_away deliveries_per_second_max pause_reason dead_letter_on_expiry",
+        " dedup_when_away deliveries_per_second_max pause_reason dead_letter_on_expiry errors_bytes_max",
     ),
     "GetNamespaceRequest": _fields(NAMESPACE="name"),
     "ListNamespacesRequest": _fields(NAMESPACES="prefix page_token", CONTENT="limit"),

@@ -220,6 +220,9 @@ class NamespaceSettings:
     dead_letter_on_expiry: bool | None = ...
     """While true, an item that expires and never failed becomes a dead letter; else it is deleted. One that did
     fail becomes a dead letter in any case."""
+    errors_bytes_max: int | None = ...
+    """Bytes of the reasons of its last failures that an item keeps, with 15 more of each: 1,024 by default, 2,048
+    at most. 0: no reason of a consumer is stored, nor is it in the death_reason of dead letters."""
 
 @dataclass
 class CreateNamespaceRequest:

@@ -13,12 +13,11 @@ from itertools import islice
 from struct import Struct
 from typing import Final
 
+from foqs.model import limits
 from foqs.model.calls import ItemFailure
 
 REASON_BYTES_MAX: Final = 500
 """Bytes of UTF-8 of one reason. A longer one is cut at the end of a character."""
-FAILURES_BYTES_MAX: Final = 1_024
-"""Bytes of all entries of an item."""
 FAILURES_SHOWN_MAX: Final = 16
 """Failures that a look-up of one item shows. A page shows the newest of each item."""
 DEATH_REASON_BYTES_MAX: Final = 255
@@ -65,15 +64,15 @@ def death_reason(cause: str, reason: str) -> bytes:
     return cut((f"{cause}: {reason}" if reason else cause).encode(), DEATH_REASON_BYTES_MAX)
 
 
-def entry(at_ms: int, attempt: int, reason: str) -> bytes:
-    """Encode a failure; `reason` is clean."""
-    text = reason.encode()
+def entry(at_ms: int, attempt: int, reason: str, bytes_max: int = limits.ERRORS_BYTES_DEFAULT) -> bytes:
+    """Encode a failure; `reason` is clean, and cut so that the entry has `bytes_max` at most."""
+    text = cut(reason.encode(), max(0, bytes_max - _HEAD.size - _BODY.size))
     return _HEAD.pack(_VERSION, _BODY.size + len(text)) + _BODY.pack(at_ms, attempt) + text
 
 
-def with_entry(new: bytes, stored: bytes) -> bytes:
+def with_entry(new: bytes, stored: bytes, bytes_max: int = limits.ERRORS_BYTES_DEFAULT) -> bytes:
     """Return the stored entries with a new one, as the statements on rows make them."""
-    return (new + stored)[:FAILURES_BYTES_MAX]
+    return (new + stored)[:bytes_max]
 
 
 def failures_of(stored: bytes, count_max: int = FAILURES_SHOWN_MAX) -> list[ItemFailure]:

@@ -112,6 +112,10 @@ ATTEMPTS_DEFAULT = 16
 """Failed attempts after which an item becomes a dead letter, in a namespace that sets no other number."""
 ATTEMPTS_MAX = 1_000
 """The highest number of attempts that a namespace can set."""
+ERRORS_BYTES_DEFAULT = 1 * KIB
+"""All that an item keeps of its last failures, in a namespace that sets no other bound. Older ones are forgotten."""
+ERRORS_BYTES_MAX = 2 * KIB
+"""The largest bound that a namespace can set, which is the width of the column."""
 ENQUEUES_PER_MINUTE_DEFAULT = 6_000_000
 """Items that can be enqueued in any minute to a namespace that sets no other quota. Beyond it, enqueues get
 RATE_LIMITED.
@@ -331,7 +335,9 @@ a quarter.
 WINDOW_ITEMS_MIN = 16
 """The smallest bound of a window."""
 WINDOWS_OF_SHARD_ITEMS_MAX = 400_000
-"""Items in all windows of a shard together, about 52 bytes each. Every window can still hold WINDOW_ITEMS_MIN."""
+"""Items in all windows of a shard together, about 52 bytes each. Beyond it, every window can still hold an equal part
+of half of it, or WINDOW_ITEMS_MIN.
+"""
 DEDUP_FILTERS_OF_SHARD_BYTES_MAX = 64 * MIB
 """Memory for the dedup ids of one shard, about 6.5 bytes each. Beyond it, the namespace with the most ids forgets its
 older half, or less.

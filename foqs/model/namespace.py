@@ -68,6 +68,7 @@ class NamespaceSettings:
     pause_reason: str = ""
     tier: str = ""
     dead_letter_on_expiry: bool = False
+    errors_bytes_max: int = limits.ERRORS_BYTES_DEFAULT
 
 
 SETTING_BOUNDS: dict[str, tuple[int, int]] = {
@@ -85,6 +86,7 @@ SETTING_BOUNDS: dict[str, tuple[int, int]] = {
     "dedup_ids": (limits.DEDUP_IDS_MIN, limits.DEDUP_IDS_MAX),
     "key_spread": (1, limits.KEY_SPREAD_MAX),
     "events_per_mille": (0, 1_000),
+    "errors_bytes_max": (0, limits.ERRORS_BYTES_MAX),
 }
 SETTING_CHOICES: dict[str, type[IntEnum]] = {"dedup_scope": DedupScope, "dedup_when_away": DedupWhenAway}
 SETTING_RATES = ("deliveries_per_second_max",)
@@ -321,6 +323,11 @@ class SettingsTable:
         """Return how many in a thousand items of the namespace are in the event log. Any thread can call it."""
         namespace = self.by_number.get(number)
         return 0 if namespace is None else namespace.settings.events_per_mille
+
+    def errors_bytes_max(self, number: int) -> int:
+        """Return how many bytes of its failures an item of the namespace keeps; 0 if it keeps none."""
+        namespace = self.by_number.get(number)
+        return limits.ERRORS_BYTES_DEFAULT if namespace is None else namespace.settings.errors_bytes_max
 
     def item_bytes_max(self, number: int) -> int:
         """Return the largest content of one item of the namespace, in bytes."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 from foqs.model import limits
 
 _PARTS = 8
-"""A window may have this part of the room that is left of the second half."""
+"""A window may have this part of the room that all windows leave."""
 
 
 class WindowBudget:
-    """The bound of each window of a shard, by which all windows together stay within the shard's bound.
+    """The bound of each window of a shard, by which all windows together stay near the shard's bound.
 
-    Half of the shard's bound is shared equally. The other half belongs to whoever fills it, and each may have a part of
-    what is left (Choudhury and Hahne, Dynamic Queue Length Thresholds for Shared-Memory Packet Switches, 1998). So a
-    window with many items has room beside those of very many ordering keys with an item each, and a window that comes
-    late has its share.
+    A window may have a part of the room that all leave (Choudhury and Hahne, Dynamic Queue Length Thresholds for
+    Shared-Memory Packet Switches, 1998), so that one with many items has room beside those of very many ordering keys
+    with an item each. It may always have an equal part of half of the shard's bound, for windows that come late: if
+    these find no room, all together exceed the bound by a half.
     """
 
     __slots__ = ("_share", "items_count", "items_max")
@@ -27,14 +27,14 @@ class WindowBudget:
         self._share = limits.WINDOW_ITEMS_MAX
 
     def share(self, window_count: int) -> None:
-        """Divide the first half among so many windows."""
+        """Divide a half of the shard's bound among this number of windows."""
         self._share = max(limits.WINDOW_ITEMS_MIN, limits.WINDOWS_OF_SHARD_ITEMS_MAX // 2 // max(1, window_count))
         self.count(0)
 
     def count(self, added_count: int) -> None:
         """Note that a window has so many items more, or fewer."""
         self.items_count += added_count
-        part = (limits.WINDOWS_OF_SHARD_ITEMS_MAX // 2 - self.items_count) // _PARTS
+        part = (limits.WINDOWS_OF_SHARD_ITEMS_MAX - self.items_count) // _PARTS
         self.items_max = min(limits.WINDOW_ITEMS_MAX, max(self._share, part))
 
     @property

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from foqs.model import limits
 from foqs.model.calls import ItemContent
 from foqs.model.cluster import ShardRow
 from foqs.model.copy_steps import CopyKey, CopyStep
@@ -35,7 +36,8 @@ class Refill:
 class Rewrite:
     """Give a row a new sort key and new counts. If metadata, death_reason or expires_at is None, it stays.
 
-    `error` is an entry of `foqs.model.failures` for the attempt that ends; the row keeps the last ones.
+    `error` is an entry of `foqs.model.failures` for the attempt that ends; the row keeps the last ones, of
+    `errors_bytes_max` together.
     """
 
     key: int
@@ -52,6 +54,7 @@ class Rewrite:
     place: int | None = None
     """The new place of an item that ages, or has aged; None if it stays."""
     error: bytes | None = None
+    errors_bytes_max: int = limits.ERRORS_BYTES_DEFAULT
 
 
 @dataclass(slots=True)

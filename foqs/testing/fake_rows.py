@@ -30,6 +30,10 @@ def new_row(item: ShardItem) -> ItemRow:
     )  # fmt: skip
 
 
+def _errors_after(row: ItemRow, rewrite: Rewrite) -> bytes:
+    return row.errors if rewrite.error is None else with_entry(rewrite.error, row.errors, rewrite.errors_bytes_max)
+
+
 def rewritten_row(row: ItemRow, rewrite: Rewrite) -> ItemRow:
     sort_key = (row.lane, row.urgency, row.due_at)
     lane, urgency, due_at = sort_key if rewrite.is_in_place else (rewrite.lane, rewrite.urgency, rewrite.due_at)
@@ -44,5 +48,5 @@ def rewritten_row(row: ItemRow, rewrite: Rewrite) -> ItemRow:
         death_reason=row.death_reason if rewrite.death_reason is None else rewrite.death_reason,
         expires_at=row.expires_at if rewrite.expires_at is None else rewrite.expires_at,
         place=row.place if rewrite.place is None else rewrite.place,
-        errors=row.errors if rewrite.error is None else with_entry(rewrite.error, row.errors),
+        errors=_errors_after(row, rewrite),
     )

@@ -6,7 +6,6 @@ import asyncio
 import ssl
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from math import inf
 from typing import Protocol
@@ -31,7 +30,7 @@ from foqs.transport.tls.contexts import PeerTls
 from foqs.wire.codec import Codec, structs
 
 CONNECT_MS_MAX = 1_000
-"""Time limit for connecting to a peer and proving each other's membership, in milliseconds."""
+"""Time limit for connecting to a peer and proving each other's membership by one secret, in milliseconds."""
 KNOWN_MS_MAX = 1_500
 """Time in which others learn of a newly started host after its first heartbeat, if all is well, in milliseconds."""
 CONNECT_RETRY_MS = 200
@@ -58,7 +57,9 @@ class SecretSource(Protocol):
     """The secrets of the cluster; foqs.cluster.peers.cluster_secrets.ClusterSecrets is the real one."""
 
     def for_host(self, host_id: str) -> Sequence[KnownSecret]:
-        """Return the secrets by which to prove oneself to this host, the likeliest first; none before one was read."""
+        """Return the secrets by which to prove oneself to this host, each next one if the host does not take the one
+        before; none before one was read.
+        """
 
     def is_outdated(self, known_id: str, host_id: str) -> bool:
         """True if a connection to this host that was made by this secret is to be replaced by one of a newer secret."""
@@ -254,30 +255,17 @@ class Peers(Service):
             await asyncio.sleep(GREET_AGAIN_MS / 1000)
 
     async def _recognized(self, link: _Link) -> tuple[PeerConnection, str]:
-        """Return a connection, and the id of the secret by which it was made.
-
-        Only a host without a connection tries more than the likeliest secret, so that none is replaced by an equal one.
-        """
-        secrets = self._secrets.for_host(link.host_id)
-        if not secrets:
-            raise UnavailableError("the secret of the cluster is not known yet", nothing_done=True)
-        likeliest, *others = secrets
-        try:
-            return await self._greeted(link, likeliest), likeliest.id
-        except PermissionDeniedError:
-            if link.connection is not None and not link.connection.is_lost:
-                raise
-            for known in others:
-                with suppress(PermissionDeniedError):
+        """Return a connection, and the id of the secret by which it was made."""
+        refused: PermissionDeniedError | None = None
+        for known in self._secrets.for_host(link.host_id):
+            try:
+                async with asyncio.timeout(CONNECT_MS_MAX / 1000):
                     return await self._greeted(link, known), known.id
-            raise
+            except _ProofRefusedError as error:
+                refused = refused or error.cause
+        raise refused or UnavailableError("the secret of the cluster is not known yet", nothing_done=True)
 
     async def _greeted(self, link: _Link, known: KnownSecret) -> PeerConnection:
-        """Return a connection that was made by this secret."""
-        async with asyncio.timeout(CONNECT_MS_MAX / 1000):
-            return await self._proven(link, known)
-
-    async def _proven(self, link: _Link, known: KnownSecret) -> PeerConnection:
         at, tls = parse_address(link.address), self._tls
         _, connection = await asyncio.get_running_loop().create_connection(
             partial(PeerConnection, self._codec, link.host_id, link.note_bad_reply),
@@ -317,7 +305,10 @@ class Peers(Service):
             raise
         said = Greeting(self._cluster, self._me, link.host_id, nonce, greeted.nonce, connection.binding())
         join = structs.JoinRequest(said.caller_proof(secret))
-        joined = await connection.call("join", join, HELLO_LANE, CONNECT_MS_MAX)
+        try:
+            joined = await connection.call("join", join, HELLO_LANE, CONNECT_MS_MAX)
+        except PermissionDeniedError as error:
+            raise _ProofRefusedError(error) from error
         if not is_of_callee(said, joined.proof, secret):
             raise PermissionDeniedError(
                 f"the process on {link.address} is not host {link.host_id}: its proof is wrong, because it was made "
@@ -342,6 +333,14 @@ class _NotKnownError(Exception):
     """The peer does not know yet that this host lives."""
 
     def __init__(self, cause: UnavailableError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+class _ProofRefusedError(Exception):
+    """The peer does not take a proof by this secret."""
+
+    def __init__(self, cause: PermissionDeniedError) -> None:
         super().__init__(str(cause))
         self.cause = cause
 

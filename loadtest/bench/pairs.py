@@ -64,6 +64,8 @@ def pairs(
                 found.append({queue: running.result() for queue, running in runs.items()})
             console.print(f"{name}: pair {number + 1} done", highlight=False)
         for phase in scenario.phases:
+            if not all(phase in measured for pair in found for measured in pair.values()):
+                continue  # One was saturated before, and left it out.
             told[f"{name} {phase}"] = _compared([(pair[base][phase], pair[other][phase]) for pair in found])
     _print(told, base, other)
     if json_path is not None:

@@ -182,3 +182,31 @@ def test_groups_keys_and_serial_topics_have_reasons_too(world: World) -> None:
         again = take(world, topic, **how)
         world.client.nack(NS, again, dead_letter=True, reason="over")
         assert reasons(world, item.id) == [(2, "over"), (1, f"of {topic} {how}")]
+
+
+def test_a_namespace_bounds_what_its_items_keep_of_failures(world: World) -> None:
+    world.admin.update_namespace(NS, attempts_max=100, errors_bytes_max=2_048)
+    item_id = world.client.enqueue(NS, "t", b"x")
+    for attempt in range(1, 6):
+        world.client.nack(NS, take(world), reason=f"{attempt} {'r' * 480}")
+    assert [attempt for attempt, _ in reasons(world, item_id)] == [5, 4, 3, 2]
+    world.admin.update_namespace(NS, errors_bytes_max=600)
+    assert len(reasons(world, item_id)) == 4, "the bound holds from the next failure on"
+    world.client.nack(NS, take(world), reason=f"6 {'r' * 480}")
+    assert [attempt for attempt, _ in reasons(world, item_id)] == [6]
+    for bad in (-1, 2_049):
+        with pytest.raises(InvalidArgumentError, match=f"errors_bytes_max {bad} is not within"):
+            world.admin.update_namespace(NS, errors_bytes_max=bad)
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_namespace_that_keeps_no_reasons_stores_none_anywhere(world: World, is_old: bool) -> None:
+    item_id = world.client.enqueue(NS, "t", b"x")
+    if is_old:
+        world.client.nack(NS, take(world), reason="card 4111")
+    world.admin.update_namespace(NS, errors_bytes_max=0)
+    world.client.nack(NS, take(world), reason="card 4111")
+    assert reasons(world, item_id) == [], "what was kept before goes with the next failure"
+    world.client.nack(NS, [Nack(take(world).receipt, dead_letter=True, reason="card 4111")])
+    stored = world.admin.get_item(NS, item_id)
+    assert (stored.errors, stored.death_reason) == ([], "dead-lettered by its consumer")

@@ -118,7 +118,7 @@ def test_statements_read_by_their_keys(meta_url: str) -> None:
         statements: list[tuple[str, tuple[Any, ...], str]] = [
             (sql.LOCK_PERMITS.format("%s, %s, %s"), keys, "PRIMARY"),
             (sql.FIND_PERMITS.format("%s, %s, %s"), keys, "PRIMARY"),
-            (sql.DELETE_PERMITS.format("%s, %s, %s"), keys, "PRIMARY"),
+            (sql.DELETE_PERMITS, (keys[0],), "PRIMARY"),
             (sql.READ_WAITED, (10,), "waited"),
         ]
         for statement, arguments, index in statements:

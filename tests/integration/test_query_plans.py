@@ -210,12 +210,14 @@ CASES: dict[str, list[Case]] = {
     "REWRITE_CLAIM": [Case("PRIMARY", 3, (b"", 5))],
     "REWRITE_ITEM": [Case("PRIMARY", 3, (0, 0, 9, 1, 1, None, b"m", None, 5))],
     "REPLACE_ITEM": [Case("PRIMARY", 3, fill=lambda text: text.format(7, 5))],
-    "REWRITE_FAILED_ITEM": [Case("PRIMARY", 3, (0, 0, 9, 1, 1, None, b"m", b"died", b"entry", 5))],
+    "REWRITE_FAILED_ITEM": [Case("PRIMARY", 3, (0, 0, 9, 1, 1, None, b"m", b"died", b"entry", 1_024, 5))],
     "RECOUNT_FAILED_ITEMS": [
         Case(
             "PRIMARY",
             3 * len(ids) + SLACK,
-            fill=lambda text, ids=ids: spread(text.replace("{}", "1", 2).replace("{}", "x'65'", 1), ids),
+            fill=lambda text, ids=ids: spread(
+                text.replace("{}", "1", 2).replace("{}", "x'65'", 1).replace("{}", "9", 1), ids
+            ),
             notes=True,
         )
         for ids in (ITEM_IDS, RANGE_IDS, ITEM_IDS[:1], [10**12, 10**12 + 1])

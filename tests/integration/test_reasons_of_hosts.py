@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from foqs.client.queue_items import Nack, NewItem
-from foqs.model.failures import FAILURES_BYTES_MAX, entry
+from foqs.model import limits
+from foqs.model.failures import entry
 from foqs.shard.port import Rewrite
 from foqs.storage.shard.script import rewrite_statements
 from foqs.wire.codec import structs
@@ -67,7 +68,7 @@ async def test_the_column_never_has_more_than_its_bytes(host):
     for attempt in range(1, 8):
         (item,) = await host.client.dequeue("jobs", "t", wait_ms=20_000)
         await host.client.nack("jobs", item, reason=f"{attempt} {'é' * 300}", delay_ms=attempt % 2)
-    assert sum(host.rows("SELECT MAX(OCTET_LENGTH(errors)) FROM item"), ()).count(FAILURES_BYTES_MAX) == 1
+    assert sum(host.rows("SELECT MAX(OCTET_LENGTH(errors)) FROM item"), ()).count(limits.ERRORS_BYTES_DEFAULT) == 1
     shown = await reasons(host, item_id)
     assert [attempt for attempt, _ in shown] == [7, 6][: len(shown)]
 
@@ -93,4 +94,4 @@ async def test_items_that_failed_alike_are_one_statement():
     found = list(rewrite_statements([rewrite(key, one if key % 2 else other) for key in range(1, 1_001)]))
     updates = [statement for statement in found if statement.startswith("UPDATE")]
     assert len(updates) == 2
-    assert f"errors = LEFT(CONCAT(x'{one.hex()}', errors), {FAILURES_BYTES_MAX})" in updates[0]
+    assert f"errors = LEFT(CONCAT(x'{one.hex()}', errors), {limits.ERRORS_BYTES_DEFAULT})" in updates[0]

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from foqs.model import ids
+from foqs.model import ids, limits
 from foqs.model.calls import Delivery, ItemFailure, StoredItem
-from foqs.model.failures import FAILURES_BYTES_MAX, FAILURES_SHOWN_MAX, LEASE_ENDED, entry, failures_of
+from foqs.model.failures import FAILURES_SHOWN_MAX, LEASE_ENDED, entry, failures_of
 from tests.histories.history import Call, Outcome
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class ReasonBook:
         if found != sorted(set(found), reverse=True):
             return f"their deliveries {found} are not in order"
         size_bytes = sum([len(entry(0, one.attempt, one.reason)) for one in errors])
-        is_full = len(errors) == count_max or size_bytes > FAILURES_BYTES_MAX - _ENTRY_BYTES_MAX
+        is_full = len(errors) == count_max or size_bytes > limits.ERRORS_BYTES_DEFAULT - _ENTRY_BYTES_MAX
         for nacked in given.values():
             is_known = nacked.done_at is not None and nacked.done_at <= since and not self._world.restored
             is_behind = is_full and (not found or nacked.delivery < found[-1])

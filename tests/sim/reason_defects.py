@@ -25,7 +25,7 @@ def loses_the_reason_of_an_item_that_dies(self: Settlements, item: ShardItem, no
 
 
 @in_place_of(pack, "with_entry")
-def loses_the_reason_of_an_item_that_leaves_its_pack(new: bytes, stored: bytes) -> bytes:
+def loses_the_reason_of_an_item_that_leaves_its_pack(new: bytes, stored: bytes, bytes_max: int) -> bytes:
     return stored
 
 
@@ -43,10 +43,10 @@ def gives_items_with_the_same_counts_the_same_reason(
 
 
 @in_place_of(failures, "entry")
-def counts_the_attempt_before_it_is_over(at_ms: int, attempt: int, reason: str) -> bytes:
-    return _entry(at_ms, attempt + 1, reason)
+def counts_the_attempt_before_it_is_over(at_ms: int, attempt: int, reason: str, bytes_max: int) -> bytes:
+    return _entry(at_ms, attempt + 1, reason, bytes_max)
 
 
 @in_place_of(fake_rows, "with_entry")
-def puts_a_failure_behind_the_earlier_ones(new: bytes, stored: bytes) -> bytes:
+def puts_a_failure_behind_the_earlier_ones(new: bytes, stored: bytes, bytes_max: int) -> bytes:
     return stored + new

@@ -60,6 +60,18 @@ def test_before_the_first_reading_nothing_is_shown_or_accepted(room: Room) -> No
     assert (room.shown, room.secrets.current, list(room.secrets.accepted()), room.secrets.ids) == (None, None, [], ())
 
 
+def test_newer_secrets_are_tried_behind_the_one_of_a_row_and_older_ones_never(room: Room) -> None:
+    """Else somebody who knows a secret that is being replaced could refuse the next one and be believed."""
+    room.read(OLD, NEW)
+    room.told(OLD)
+    assert [one.secret for one in room.secrets.for_host("b#1")] == [OLD, NEW]
+    room.told(OLD, NEW)
+    assert [one.secret for one in room.secrets.for_host("b#1")] == [NEW]
+    room.read(NEW, THIRD)
+    room.told(OLD)
+    assert [one.secret for one in room.secrets.for_host("b#1")] == [OLD, THIRD, NEW]
+
+
 def test_the_new_secret_is_shown_to_hosts_whose_rows_know_it_and_the_old_one_to_all_others(room: Room) -> None:
     room.read(OLD, NEW)
     assert room.shown == OLD, "a host without a row"

@@ -11,7 +11,6 @@ from foqs.model import limits
 from foqs.model.calls import ItemFailure, ItemState, StoredItem
 from foqs.model.failures import (
     DEATH_REASON_BYTES_MAX,
-    FAILURES_BYTES_MAX,
     FAILURES_SHOWN_MAX,
     REASON_BYTES_MAX,
     clean_reason,
@@ -73,19 +72,19 @@ def test_stored_failures_are_the_last_ones_in_order_whatever_is_cut(failures: li
         reason = clean_reason(text)
         stored = with_entry(entry(at_ms, attempt, reason), stored)
         oracle.insert(0, ItemFailure(at_ms, attempt, reason))
-    assert len(stored) <= FAILURES_BYTES_MAX
+    assert len(stored) <= limits.ERRORS_BYTES_DEFAULT
     shown = failures_of(stored)
     assert shown == oracle[: len(shown)]
     # Only what does not fit as a whole is missing.
     fitting, size_bytes = 0, 0
     for one in oracle:
         size_bytes += len(entry(one.at_ms, one.attempt, one.reason))
-        fitting += size_bytes <= FAILURES_BYTES_MAX
+        fitting += size_bytes <= limits.ERRORS_BYTES_DEFAULT
     assert len(shown) == min(fitting, FAILURES_SHOWN_MAX)
     assert failures_of(stored, 1) == shown[:1]
 
 
-@given(st.binary(max_size=FAILURES_BYTES_MAX))
+@given(st.binary(max_size=limits.ERRORS_BYTES_DEFAULT))
 def test_any_bytes_are_read_without_an_error(stored: bytes) -> None:
     assert len(failures_of(stored)) <= FAILURES_SHOWN_MAX
 

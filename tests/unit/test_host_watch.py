@@ -375,6 +375,31 @@ def test_a_host_far_from_the_meta_database_is_not_dead_after_a_gap_of_the_watch(
         assert not watch.is_dead("other", -1.0, now_s)
 
 
+@pytest.mark.parametrize("gap_s", [1.5, 3.6, 5.0])
+@pytest.mark.parametrize("phase_s", [0.1, 0.5, 0.9, 1.2])
+def test_a_far_host_that_misses_two_heartbeats_soon_after_a_gap_is_not_dead(gap_s: float, phase_s: float) -> None:
+    """The rest of a heartbeat that the watch sees after the gap is no measure of the next ones."""
+    watch, now_s, interval_s = HostWatch(), 0.0, 1.3
+
+    def round_of(beat: int) -> None:
+        watch.saw(now_s, now_s, {"other": HostSign(1, beat)})
+        assert not watch.is_dead("other", -1.0, now_s)
+
+    while now_s < 20.0:
+        round_of(int((now_s + phase_s) / interval_s))
+        now_s += 0.01
+    now_s += gap_s
+    back_s = now_s
+    while now_s < back_s + 2.5 * interval_s:
+        beat = int((now_s + phase_s) / interval_s)
+        round_of(beat)
+        now_s += 0.01
+    silent_s = now_s
+    while now_s < silent_s + 2.2 * interval_s:
+        round_of(beat)
+        now_s += 0.01
+
+
 def test_a_watch_says_for_how_long_it_could_have_seen_no_death() -> None:
     seen = Rounds()
     seen.rounds(DEAD_S, other=1)

@@ -50,6 +50,7 @@ class AsyncNamespaceVerbs(AsyncBaseClient):
         pause_reason: str | None = None,
         tier: str | None = None,
         dead_letter_on_expiry: bool | None = None,
+        errors_bytes_max: int | None = None,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> Namespace:
@@ -75,6 +76,7 @@ class AsyncNamespaceVerbs(AsyncBaseClient):
                 "pause_reason": pause_reason,
                 "tier": tier,
                 "dead_letter_on_expiry": dead_letter_on_expiry,
+                "errors_bytes_max": errors_bytes_max,
             },
             {
                 "lease_ms_default": (lease_ms_default, lease_default),
@@ -119,6 +121,7 @@ class AsyncNamespaceVerbs(AsyncBaseClient):
         pause_reason: str | None = None,
         tier: str | None = None,
         dead_letter_on_expiry: bool | None = None,
+        errors_bytes_max: int | None = None,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> Namespace:
@@ -145,6 +148,7 @@ class AsyncNamespaceVerbs(AsyncBaseClient):
                 "pause_reason": pause_reason,
                 "tier": tier,
                 "dead_letter_on_expiry": dead_letter_on_expiry,
+                "errors_bytes_max": errors_bytes_max,
             },
             {
                 "lease_ms_default": (lease_ms_default, lease_default),

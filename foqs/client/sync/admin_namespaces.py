@@ -51,6 +51,7 @@ class NamespaceVerbs(BaseClient):
         pause_reason: str | None = None,
         tier: str | None = None,
         dead_letter_on_expiry: bool | None = None,
+        errors_bytes_max: int | None = None,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> Namespace:
@@ -76,6 +77,7 @@ class NamespaceVerbs(BaseClient):
                 "pause_reason": pause_reason,
                 "tier": tier,
                 "dead_letter_on_expiry": dead_letter_on_expiry,
+                "errors_bytes_max": errors_bytes_max,
             },
             {
                 "lease_ms_default": (lease_ms_default, lease_default),
@@ -120,6 +122,7 @@ class NamespaceVerbs(BaseClient):
         pause_reason: str | None = None,
         tier: str | None = None,
         dead_letter_on_expiry: bool | None = None,
+        errors_bytes_max: int | None = None,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> Namespace:
@@ -146,6 +149,7 @@ class NamespaceVerbs(BaseClient):
                 "pause_reason": pause_reason,
                 "tier": tier,
                 "dead_letter_on_expiry": dead_letter_on_expiry,
+                "errors_bytes_max": errors_bytes_max,
             },
             {
                 "lease_ms_default": (lease_ms_default, lease_default),

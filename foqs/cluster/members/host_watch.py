@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import NamedTuple
 
 from foqs.model import limits
@@ -202,27 +201,35 @@ class HostWatch:
 class _Rhythm:
     """The interval between heartbeats of a host, by their numbers; one far from the meta database beats less often."""
 
-    __slots__ = ("_before_s", "_seen")
+    __slots__ = ("_is_change", "_last", "_steps")
 
     def __init__(self) -> None:
-        self._seen: deque[tuple[HostSign, float]] = deque(maxlen=RHYTHM_BEATS)
-        self._before_s = 0.0
-        """The round trip before the watch was interrupted, which counts until enough beats are seen again."""
+        self._last: tuple[HostSign, float] | None = None
+        """The last sign, and the time at which it was first seen."""
+        self._is_change = False
+        """True if the watch saw the sign come, so that its time is that of a heartbeat."""
+        self._steps: deque[tuple[float, int]] = deque(maxlen=RHYTHM_BEATS)
+        """The last times between two changes of the sign, each with the number of its heartbeats."""
 
     def interrupt(self) -> None:
-        """Measure anew, because the time of a gap in the watch is no time that a heartbeat takes."""
-        self._before_s = self.round_trip_s
-        self._seen.clear()
+        """Measure from the next change on, because a gap in the watch hides the time of the one before."""
+        self._is_change = False
+        self._last = None
 
     def note(self, sign: HostSign, now_s: float) -> None:
         """Note that the sign was seen then, for the first time or again."""
-        seen = self._seen
-        if seen and seen[-1][0] == sign:
+        last = self._last
+        if last is None:
+            self._last = sign, now_s
             return
-        if seen and (sign.started_at_ms != seen[-1][0].started_at_ms or sign.beat_number <= seen[-1][0].beat_number):
-            seen.clear()
-            self._before_s = 0.0
-        seen.append((sign, now_s))
+        before, before_s = last
+        if before == sign:
+            return
+        if sign.started_at_ms != before.started_at_ms or sign.beat_number <= before.beat_number:
+            self._steps.clear()
+        elif self._is_change:
+            self._steps.append((now_s - before_s, sign.beat_number - before.beat_number))
+        self._last, self._is_change = (sign, now_s), True
 
     @property
     def round_trip_s(self) -> float:
@@ -230,16 +237,12 @@ class _Rhythm:
 
         The longest one does not count: a host that hung for seconds once is not far from the meta database.
         """
-        seen = self._seen
-        if len(seen) < 3:
-            return self._before_s
-        steps = [
-            (seen_s - before_s, sign.beat_number - before.beat_number)
-            for (before, before_s), (sign, seen_s) in pairwise(seen)
-        ]
-        steps.remove(max(steps, key=lambda step: step[0] / step[1]))
-        usual_s = (limits.HEARTBEAT_MS + RHYTHM_SLACK_MS) / 1000
-        return max(0.0, sum(took_s for took_s, _ in steps) / sum(beats for _, beats in steps) - usual_s)
+        if len(self._steps) < 2:
+            return 0.0
+        longest = max(self._steps, key=lambda step: step[0] / step[1])
+        took_s = sum(step_s for step_s, _ in self._steps) - longest[0]
+        beats = sum(beats for _, beats in self._steps) - longest[1]
+        return max(0.0, took_s / beats - (limits.HEARTBEAT_MS + RHYTHM_SLACK_MS) / 1000)
 
 
 def _silence_s(round_trip_s: float) -> float:

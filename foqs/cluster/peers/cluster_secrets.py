@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 import structlog
@@ -90,10 +91,12 @@ class ClusterSecrets:
             _log.info("cluster_secret_read", secret=present[0].id, next=coming)
 
     def for_host(self, host_id: str) -> Sequence[KnownSecret]:
-        """Return the secrets by which to prove oneself to a host, the likeliest first; none before the first reading.
+        """Return the secrets by which to prove oneself to a host, in the order in which they are tried; none before the
+        first reading.
 
-        That is the newest that its row says it knows. The others in the meta database follow, because a row is as old
-        as the last reading of it, and the meta database can have been away since then.
+        The first one is the newest that its row says it knows. Newer ones follow, because a row is as old as the last
+        reading of it, and the meta database can have been away since then. Older ones do not, so that nobody can have
+        this host fall back by refusing a proof.
         """
         known = self._known
         if not known.present:
@@ -102,8 +105,9 @@ class ClusterSecrets:
         known_ids = () if row is None else row.secret_ids
         newest_first = known.present[::-1]
         ended = [one.known for one in known.ended if self._is_young(one, ENDED_PROOF_MS)]
-        likeliest = next((one for one in (*newest_first, *ended) if one.id in known_ids), known.present[0])
-        return (likeliest, *[one for one in newest_first if one.id != likeliest.id])
+        first = next((one for one in (*newest_first, *ended) if one.id in known_ids), known.present[0])
+        newer = takewhile(lambda one: one.id != first.id, newest_first)
+        return (first, *newer)
 
     def is_outdated(self, known_id: str, host_id: str) -> bool:
         """True if a connection to this host that was made by this secret is to be replaced by one of a newer secret."""

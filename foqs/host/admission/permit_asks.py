@@ -12,14 +12,12 @@ from foqs.background.service import Service
 from foqs.host.dispatch.dispatcher import Dispatcher
 from foqs.host.dispatch.permits import RETRY_MS
 from foqs.model.errors import FoqsError
-from foqs.storage.meta.meta_permits import MetaPermits
+from foqs.storage.meta.meta_permits import WAITED_MAX, MetaPermits
 
-ASKS_MAX = 200
+ASKS_MAX = 100
 """Topics of one transaction of the meta database."""
 READ_MS = 250
 """Pause between two reads of the books in which shards of other hosts wait."""
-READ_PART_MAX = 8
-"""The pause is longer by this many times the duration of the last read, up to READ_MS, because books can be many."""
 FAILED_MS = 500
 """Pause after the meta database has failed to answer."""
 
@@ -94,6 +92,7 @@ class PermitAsks(Service):
             or now_s - self._read_s < pause_ms / 1000 + self._read_pause_s
         ):
             return
-        permits.books_read(*await self._lane.run(self._books.waited))
-        self._read_s = self._now_s()
-        self._read_pause_s = min(READ_MS / 1000, READ_PART_MAX * (self._read_s - now_s))
+        books, now_ms = await self._lane.run(self._books.waited)
+        permits.books_read(books, now_ms)
+        # Very many books are read less often.
+        self._read_s, self._read_pause_s = now_s, READ_MS / 1000 * len(books) / WAITED_MAX

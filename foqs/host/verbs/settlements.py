@@ -252,11 +252,10 @@ def _rewrite(nack: of.Nack, settings: NamespaceSettings, group: _OfShard, item: 
         raise InvalidArgumentError("release and dead_letter are both set: set one")
     if metadata is not None and len(metadata) > settings.metadata_bytes_max:
         raise arguments.too_much_metadata(metadata, settings)
-    now_ms = group.writer.now_ms()
     reason = failures.clean_reason(nack.reason) if nack.reason else ""
     return group.shard.failed_attempt(
         item,
-        now_ms,
+        group.writer.now_ms(),
         delay_ms=delay_ms,
         cause="dead-lettered by its consumer" if nack.dead_letter else "released" if nack.release else "nacked",
         reason=reason,
@@ -264,5 +263,5 @@ def _rewrite(nack: of.Nack, settings: NamespaceSettings, group: _OfShard, item: 
         release=bool(nack.release),
         unseen=bool(nack.release and nack.unseen),
         metadata=metadata,
-        error=failures.entry(now_ms, item.failed_attempts + 1, reason) if reason else None,
+        failure=reason,
     )

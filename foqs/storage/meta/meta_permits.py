@@ -4,7 +4,7 @@ a time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import chain
 
 from sqlalchemy import Connection, text
@@ -70,7 +70,7 @@ def _ask_books(run: RunScript, asks: Mapping[Topic, PermitAsk]) -> tuple[dict[To
     facts = PermitFacts(dict(versions), dict(removed))
     answers: dict[Topic, PermitAnswer] = {}
     books: list[tuple[bytes, bytes, int]] = []
-    gone: list[bytes] = []
+    written: list[Statement] = []
     for key, packed in rows:
         topic = topic_of(key)
         if (book := _book_of(packed)) is None:
@@ -79,25 +79,19 @@ def _ask_books(run: RunScript, asks: Mapping[Topic, PermitAsk]) -> tuple[dict[To
         if book.shards:
             books.append((key, book.pack(), book.waited_until_ms()))
         else:
-            gone.append(key)
-    missing = _missing(run, [topic for topic in sorted(asks) if topic not in answers])
-    written: list[Statement] = []
+            written.append((sql.DELETE_PERMITS, (key,)))
     if books:
-        rows_listed = ", ".join(["(%s, %s, %s)"] * len(books))
-        written.append((sql.WRITE_PERMITS.format(rows_listed), tuple(chain.from_iterable(books))))
-    if gone:
-        written.append((sql.DELETE_PERMITS.format(", ".join(["%s"] * len(gone))), tuple(gone)))
-    run(*written, (sql.COMMIT, ()))
-    return answers, missing
-
-
-def _missing(run: RunScript, topics: Sequence[Topic]) -> list[Topic]:
-    """Return the topics that have no book yet; other sessions hold the books of the others."""
-    if not topics:
-        return []
-    (there,) = run((sql.FIND_PERMITS.format(", ".join(["%s"] * len(topics))), tuple(map(key_of, topics))))
+        listed = ", ".join(["(%s, %s, %s)"] * len(books))
+        written.append((sql.WRITE_PERMITS.format(listed), tuple(chain.from_iterable(books))))
+    open_keys = tuple([key_of(topic) for topic in sorted(asks) if topic not in answers])
+    if not open_keys:
+        run(*written, (sql.COMMIT, ()))
+        return answers, []
+    # Other sessions hold some of these books, and the others do not exist yet.
+    find = sql.FIND_PERMITS.format(", ".join(["%s"] * len(open_keys)))
+    *_, there = run(*written, (sql.COMMIT, ()), (find, open_keys))
     known = {bytes(key) for (key,) in there}
-    return [topic for topic in topics if key_of(topic) not in known]
+    return answers, [topic_of(key) for key in open_keys if key not in known]
 
 
 def _book_of(packed: bytes) -> PermitBook | None:

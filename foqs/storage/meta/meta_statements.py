@@ -105,5 +105,5 @@ WRITE_PERMITS = (
     "INSERT INTO permit (topic, book, waited_until) VALUES {} "
     "ON DUPLICATE KEY UPDATE book = VALUES(book), waited_until = VALUES(waited_until)"
 )
-DELETE_PERMITS = "DELETE FROM permit WHERE topic IN ({})"
+DELETE_PERMITS = "DELETE FROM permit WHERE topic = %s"
 READ_WAITED = f"SELECT topic, book FROM permit WHERE waited_until > {NOW_MS} ORDER BY waited_until LIMIT %s"

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from foqs.model.failures import FAILURES_BYTES_MAX
 from foqs.model.serial import SERIAL_DUE_AT
 from foqs.shard.port import ClaimedRow, FetchedRow
 from foqs.storage.schema.item_columns import CONTENT_COLUMNS, INSERTED_COLUMNS, ITEM_COLUMNS, names
@@ -18,7 +17,7 @@ _CONTENT_BYTES = " + ".join([f"OCTET_LENGTH({name})" for name in _CONTENTS])
 _ROW_BYTES = f"{_CONTENT_BYTES} + OCTET_LENGTH(errors)"
 _LEFT_OUT = dict.fromkeys([*_CONTENTS, "errors"], "x''") | {"death_reason": "IF(death_reason IS NULL, NULL, x'')"}
 _LEAST_OF_ROW = ", ".join([_LEFT_OUT.get(name, name) for name in names(ITEM_COLUMNS)])
-_WITH_ERROR = f"errors = LEFT(CONCAT({{}}, errors), {FAILURES_BYTES_MAX})"
+_WITH_ERROR = "errors = LEFT(CONCAT({}, errors), {})"
 _COLUMN_OF = {"key": "id", "was_dead": "death_reason IS NOT NULL"}
 """The fields of rows whose columns have other names."""
 
@@ -288,7 +287,7 @@ REWRITE_ITEM = (
 # A redrive gives an item of a topic that ages its place anew: a statement of its own, so that other rewrites do not get
 # longer. It comes after the rewrite of the row, which is counted.
 REPLACE_ITEM = "UPDATE item SET place = {} WHERE id = {}"
-REWRITE_FAILED_ITEM = REWRITE_ITEM.replace(" WHERE ", f", {_WITH_ERROR.format('%s')} WHERE ")
+REWRITE_FAILED_ITEM = REWRITE_ITEM.replace(" WHERE ", f", {_WITH_ERROR.format('%s', '%s')} WHERE ")
 RECOUNT_ITEMS = (
     "UPDATE item FORCE INDEX (PRIMARY) SET deliveries = {}, failed_attempts = {} WHERE {} ORDER BY id LIMIT {}"
 )

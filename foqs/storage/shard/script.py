@@ -316,25 +316,26 @@ def _seen_rows(transaction: Transaction, shard_id: int) -> list[tuple[int, int, 
 
 def rewrite_statements(rewrites: Sequence[Rewrite]) -> Iterator[str]:
     """Yield one statement per row, but only one for all rows that stay in place and get the same counts and error."""
-    recounts: dict[tuple[int, int, bytes | None], list[int]] = {}
+    recounts: dict[tuple[int, int, bytes | None, int], list[int]] = {}
     for change in sorted(rewrites, key=lambda rewrite: rewrite.key):
         counts = (change.deliveries, change.failed_attempts)
         if change.is_in_place and change.metadata is None:
-            recounts.setdefault((*counts, change.error), []).append(change.key)
+            recounts.setdefault((*counts, change.error, change.errors_bytes_max), []).append(change.key)
             continue
         sort_key = (change.lane, change.urgency, change.due_at)
         rest = (change.expires_at, change.metadata, change.death_reason)
         if change.error is None:
             yield filled(sql.REWRITE_ITEM, *sort_key, *counts, *rest, change.key)
         else:
-            yield filled(sql.REWRITE_FAILED_ITEM, *sort_key, *counts, *rest, change.error, change.key)
+            of_error = change.error, change.errors_bytes_max
+            yield filled(sql.REWRITE_FAILED_ITEM, *sort_key, *counts, *rest, *of_error, change.key)
         if change.place is not None:
             yield sql.REPLACE_ITEM.format(change.place, change.key)
-    for (deliveries, failed_attempts, error), keys in recounts.items():
+    for (deliveries, failed_attempts, error, bytes_max), keys in recounts.items():
         statement = sql.RECOUNT_ITEMS if error is None else sql.RECOUNT_FAILED_ITEMS
-        values = (deliveries, failed_attempts) if error is None else (deliveries, failed_attempts, _bytes(error))
+        values = () if error is None else (_bytes(error), bytes_max)
         for chunk in key_conditions("id", keys):
-            yield from (statement.format(*values, *chunk), sql.COUNT_CHANGED)
+            yield from (statement.format(deliveries, failed_attempts, *values, *chunk), sql.COUNT_CHANGED)
 
 
 def take_look_ups(look_up_count: int, rows: list[Rows]) -> dict[int, ItemRow]:

@@ -209,42 +209,55 @@ class Settlements:
         claim = item.claim
         is_unseen = claim is not None and claim.is_ahead and claim.is_inherited
         is_untried = is_unseen or not self._leases.ended_in_work(item)
-        error = None if is_untried else entry(now_ms, item.failed_attempts + 1, LEASE_ENDED)
-        rewrite = self.failed_attempt(item, now_ms, cause=LEASE_ENDED, release=is_untried, error=error)
+        failure = "" if is_untried else LEASE_ENDED
+        rewrite = self.failed_attempt(item, now_ms, cause=LEASE_ENDED, release=is_untried, failure=failure)
         if rewrite is None or rewrite.lane < 0:
             self._leases.suspects.pop(item.key, None)
         return rewrite
 
     def failed_attempt(self, item: ShardItem, now_ms: int, *, delay_ms: int = 0, cause: str = "", reason: str = "",
                        dead: bool = False, release: bool = False, unseen: bool = False,
-                       metadata: bytes | None = None, error: bytes | None = None) -> Rewrite | None:  # fmt: skip
+                       metadata: bytes | None = None, failure: str = "") -> Rewrite | None:  # fmt: skip
         """Return the row of an item after a nack, a release or the end of its lease; None deletes it (at-most-once).
 
         A failure without a delay of its own has the backoff of its topic. `cause` and the clean `reason` of the
-        consumer are the reason of death if the item becomes a dead letter; `error` is the entry of this failure.
+        consumer are the reason of death if the item becomes a dead letter. `failure` is the text of this failure, empty
+        for none, which the item keeps among its last ones.
 
         `unseen`: the owner's own delivery reached no caller, so an at-most-once item has not been delivered yet.
         """
         if item.at_most_once and not dead and not unseen:
             return None
+        bytes_max = self._index.settings.errors_bytes_max(item.topic.namespace) if failure else 0
+        if failure and not bytes_max:
+            reason = ""
+        rewrite = self._after_failure(item, now_ms, delay_ms, cause, reason, metadata, dead=dead, release=release)
+        if failure:
+            rewrite.error = entry(now_ms, item.failed_attempts + 1, failure, bytes_max) if bytes_max else b""
+            rewrite.errors_bytes_max = bytes_max
+        return rewrite
+
+    def _after_failure(self, item: ShardItem, now_ms: int, delay_ms: int, cause: str, reason: str,
+                       metadata: bytes | None, *, dead: bool, release: bool) -> Rewrite:  # fmt: skip
+        """Return the row of an item that is not deleted."""
         failed = item.failed_attempts + (not release)
         deliveries = item.deliveries + 1
         topic = item.topic
         number = topic.number
         if dead or (failed >= self._index.settings.attempts_max(topic.namespace, topic.name) and not release):
             died = death_reason(cause, reason)
-            return Rewrite(item.key, -number, 0, now_ms, deliveries, failed, metadata, died, error=error)
+            return Rewrite(item.key, -number, 0, now_ms, deliveries, failed, metadata, died)
         if not delay_ms and not release:
             delay_ms = self._index.settings.backoff_ms(topic.namespace, topic.name, failed)
         if failed and now_ms + delay_ms >= item.expires_at:
             # Otherwise it would expire before its next delivery, and the failure would be lost.
             cause = f"{cause}, and its TTL ends before {'its delay' if delay_ms else 'another attempt'}"
             died = death_reason(cause, reason)
-            return Rewrite(item.key, -number, 0, now_ms, deliveries, failed, metadata, died, error=error)
+            return Rewrite(item.key, -number, 0, now_ms, deliveries, failed, metadata, died)
         if delay_ms > 0:
-            return Rewrite(item.key, TIMER_LANE, 0, now_ms + delay_ms, deliveries, failed, metadata, error=error)
+            return Rewrite(item.key, TIMER_LANE, 0, now_ms + delay_ms, deliveries, failed, metadata)
         sort_key = (number, order.urgency_of(item.sort_key), item.due_at)
-        return Rewrite(item.key, *sort_key, deliveries, failed, metadata, is_in_place=True, error=error)
+        return Rewrite(item.key, *sort_key, deliveries, failed, metadata, is_in_place=True)
 
     def begin(self, transaction: Transaction, now: Now, *, after_failure: bool) -> Settling:
         """Take the settlements of the next transaction, the callers' acks first.

@@ -119,6 +119,10 @@ class PackPlan:
     """True if items are promoted for their age."""
 
 
+def _errors_after(row: ItemRow, rewrite: Rewrite) -> bytes:
+    return row.errors if rewrite.error is None else with_entry(rewrite.error, row.errors, rewrite.errors_bytes_max)
+
+
 def rewritten(row: ItemRow, rewrite: Rewrite) -> ItemRow:
     """Return an item's row after the rewrite."""
     content, metadata = row.content, rewrite.metadata
@@ -128,7 +132,7 @@ def rewritten(row: ItemRow, rewrite: Rewrite) -> ItemRow:
         death_reason=row.death_reason if rewrite.death_reason is None else rewrite.death_reason,
         expires_at=row.expires_at if rewrite.expires_at is None else rewrite.expires_at,
         content=content if metadata is None else content._replace(metadata=metadata),
-        errors=row.errors if rewrite.error is None else with_entry(rewrite.error, row.errors),
+        errors=_errors_after(row, rewrite),
     )
     if rewrite.is_in_place:
         return row
