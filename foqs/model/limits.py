@@ -317,9 +317,7 @@ it are closed.
 
 # Memory of items.
 ENQUEUE_BUFFER_ITEMS_MAX = 20_000
-"""Enqueued items of one shard that wait in memory to be written. Beyond it, enqueues use other shards or get
-OVERLOADED.
-"""
+"""Enqueued items of a shard that wait to be written. Beyond it, enqueues use other shards or get OVERLOADED."""
 ENQUEUE_BUFFER_BYTES_MAX = 64 * MIB
 """Payload and metadata of the enqueued items of one shard that wait in memory to be written."""
 RESIDENT_BYTES_MAX = 32 * MIB
@@ -335,13 +333,9 @@ a quarter.
 WINDOW_ITEMS_MIN = 16
 """The smallest bound of a window."""
 WINDOWS_OF_SHARD_ITEMS_MAX = 400_000
-"""Items in all windows of a shard together, about 52 bytes each. Beyond it, every window can still hold an equal part
-of half of it, or WINDOW_ITEMS_MIN.
-"""
+"""Items in all windows of a shard together, 52 bytes each. Beyond it, each can hold an equal part of half of it."""
 DEDUP_FILTERS_OF_SHARD_BYTES_MAX = 64 * MIB
-"""Memory for the dedup ids of one shard, about 6.5 bytes each. Beyond it, the namespace with the most ids forgets its
-older half, or less.
-"""
+"""Memory for the dedup ids of a shard. Beyond it, the namespace with the most ids forgets its older half, or less."""
 DEDUP_IDS_KEPT = 1_000
 """The latest dedup ids of a namespace, which a shard knows even if memory is short: 10 to 16 KiB for each namespace."""
 PACKS_OF_SHARD_BYTES_MAX = 16 * MIB

@@ -186,8 +186,7 @@ class ReadyWindow:
         return oldest
 
     def _trim(self) -> None:
-        # A bound that has become much lower is reached in steps, so that less has to be read again if it grows soon.
-        keep = max(self.budget.items_max * 3 // 4, min(len(self.sort_keys) // 2, limits.WINDOW_ITEMS_MAX * 3 // 4))
+        keep = self.budget.items_max * 3 // 4
         self.budget.count(keep - len(self.sort_keys))
         del self.sort_keys[keep:]
         self.edge = self.sort_keys[-1]
