@@ -31,8 +31,10 @@ test-deep: setup test-tools spark ## tests that take longer, or are many of a ki
 	exit $$failed
 
 test-slow: setup test-tools spark ## all other tests, which are proofs of minutes: make test-slow WORKERS=N
-	@mkdir -p $(RESULTS)
-	$(BIN)/pytest $(SIDE_BY_SIDE) -m "slow" --junit-xml $(RESULTS)/test-slow.xml
+	@mkdir -p $(RESULTS); failed=0; \
+	$(BIN)/pytest $(SIDE_BY_SIDE) -m "slow and not alone" --junit-xml $(RESULTS)/test-slow.xml || failed=1; \
+	$(BIN)/pytest -n 2 -m "slow and alone" --junit-xml $(RESULTS)/test-slow-alone.xml tests/integration tests/e2e || failed=1; \
+	exit $$failed
 
 # They need one core each, and so does the first compiling of the tests, which the workers would do each by itself.
 checks: setup

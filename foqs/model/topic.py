@@ -117,8 +117,8 @@ class ReadyWindow:
     def add(self, sort_key: int) -> None:
         if sort_key <= self.edge:
             insort(self.sort_keys, sort_key)
-            self.budget.count(1)
-            if len(self.sort_keys) > self.budget.items_max:
+            self.budget.items_count += 1
+            if len(self.sort_keys) > limits.WINDOW_ITEMS_MIN:
                 self._trim()
 
     def add_all(self, added: list[int]) -> None:
@@ -132,8 +132,8 @@ class ReadyWindow:
         else:
             sort_keys += added
             sort_keys.sort()
-        self.budget.count(len(added))
-        if len(sort_keys) > self.budget.items_max:
+        self.budget.items_count += len(added)
+        if len(sort_keys) > limits.WINDOW_ITEMS_MIN:
             self._trim()
 
     def remove(self, sort_key: int) -> bool:
@@ -142,7 +142,7 @@ class ReadyWindow:
         if at == len(self.sort_keys) or self.sort_keys[at] != sort_key:
             return False
         del self.sort_keys[at]
-        self.budget.count(-1)
+        self.budget.items_count -= 1
         return True
 
     def first(self, count: int, before: int = order.FIRST, bound: int = limits.WINDOW_ITEMS_MAX) -> list[int]:
@@ -152,16 +152,16 @@ class ReadyWindow:
     def take(self, count: int) -> list[int]:
         taken = self.sort_keys[:count]
         del self.sort_keys[:count]
-        self.budget.count(-len(taken))
+        self.budget.items_count -= len(taken)
         return taken
 
     def extend(self, sort_keys: Sequence[int], edge: int) -> None:
         """Add the items that a scan found from the old edge up to the new one (order.LAST: nothing lies beyond)."""
         self.sort_keys += sort_keys
         self.sort_keys.sort()
-        self.budget.count(len(sort_keys))
+        self.budget.items_count += len(sort_keys)
         self.edge = edge
-        if len(self.sort_keys) > self.budget.items_max:
+        if len(self.sort_keys) > limits.WINDOW_ITEMS_MIN:
             self._trim()
 
     def oldest_due_at(self) -> int | None:
@@ -186,8 +186,12 @@ class ReadyWindow:
         return oldest
 
     def _trim(self) -> None:
-        keep = self.budget.items_max * 3 // 4
-        self.budget.count(keep - len(self.sort_keys))
+        """Drop the least urgent part of a window that is too long; short ones do not ask the budget."""
+        items_max = self.budget.items_max
+        if len(self.sort_keys) <= items_max:
+            return
+        keep = items_max * 3 // 4
+        self.budget.items_count += keep - len(self.sort_keys)
         del self.sort_keys[keep:]
         self.edge = self.sort_keys[-1]
 

@@ -17,25 +17,22 @@ class WindowBudget:
     these find no room, all together exceed the bound by a half.
     """
 
-    __slots__ = ("_share", "items_count", "items_max")
+    __slots__ = ("_share", "items_count")
 
     def __init__(self) -> None:
         self.items_count = 0
-        """The items in all windows."""
-        self.items_max = limits.WINDOW_ITEMS_MAX
-        """The bound of each window; each adapts when it next grows."""
+        """The items in all windows, which the windows count."""
         self._share = limits.WINDOW_ITEMS_MAX
 
     def share(self, window_count: int) -> None:
         """Divide a half of the shard's bound among this number of windows."""
         self._share = max(limits.WINDOW_ITEMS_MIN, limits.WINDOWS_OF_SHARD_ITEMS_MAX // 2 // max(1, window_count))
-        self.count(0)
 
-    def count(self, added_count: int) -> None:
-        """Note that a window has so many items more, or fewer."""
-        self.items_count += added_count
+    @property
+    def items_max(self) -> int:
+        """The bound of each window, WINDOW_ITEMS_MIN at least; each adapts when it next grows."""
         part = (limits.WINDOWS_OF_SHARD_ITEMS_MAX - self.items_count) // _PARTS
-        self.items_max = min(limits.WINDOW_ITEMS_MAX, max(self._share, part))
+        return min(limits.WINDOW_ITEMS_MAX, max(self._share, part))
 
     @property
     def items_low(self) -> int:

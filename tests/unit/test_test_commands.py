@@ -1,4 +1,4 @@
-"""`make test` and `make test-deep`, which `.ci/run` runs, together run every test once, and their counts are told."""
+"""`make test`, `make test-deep` and `make test-slow` together run every test once; `.ci/run` runs the first two."""
 
 from __future__ import annotations
 
@@ -25,22 +25,23 @@ def commands(target: str) -> list[str]:
     return re.findall(r"\$\(BIN\)/pytest (.*?)(?: \|\| .*)?$", recipe(target), re.MULTILINE)
 
 
-RUNS = [*commands("test"), *commands("test-deep")]
+RUNS = [*commands("test"), *commands("test-deep"), *commands("test-slow")]
 
 
-def test_each_test_is_run_by_one_of_both_commands() -> None:
+def test_each_test_is_run_by_one_of_the_commands() -> None:
     selections = [re.findall(r'-m "(.*?)"', words)[0] for words in RUNS]
-    for deep, alone in itertools.product([False, True], repeat=2):
-        chosen = [eval(selection, {"deep": deep, "alone": alone}) for selection in selections]
-        assert chosen.count(True) == 1, f"deep: {deep}, alone: {alone}"
+    for deep, alone, slow in itertools.product([False, True], repeat=3):
+        marks = {"deep": deep, "alone": alone, "slow": slow}
+        assert [eval(selection, dict(marks)) for selection in selections].count(True) == 1, marks
 
 
 def test_markers_alone_select_tests_and_those_that_run_alone_are_where_they_are_sought() -> None:
     options = r'\$\(SIDE_BY_SIDE\)|-n \d+|-m ".*?"|--junit-xml \S+'
-    assert [re.sub(options, "", words).split() for words in RUNS] == [[], [], ["tests/integration"]]
+    where = ["tests/integration", "tests/e2e"]
+    assert [re.sub(options, "", words).split() for words in RUNS] == [[], [], where, [], where]
     mark = "mark." + "alone"
     marked = {path.relative_to(ROOT).parts[:2] for path in (ROOT / "tests").rglob("*.py") if mark in path.read_text()}
-    assert marked == {("tests", "integration")}
+    assert marked == {("tests", "integration"), ("tests", "e2e")}
 
 
 def test_continuous_integration_runs_both_also_when_the_first_one_failed() -> None:

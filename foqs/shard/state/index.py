@@ -217,7 +217,7 @@ class ShardIndex:
 
     def remove_topic(self, topic: ShardTopic) -> None:
         self.topic_table.remove(topic)
-        self.budget.count(-len(topic.window))
+        self.budget.items_count -= len(topic.window)
         self.budget.share(len(self.topics))
 
     def sort_key_of(self, row: ItemRow) -> int:
