@@ -27,9 +27,7 @@ from tests.integration.test_call_items import one_of_each_state
 from tests.support.running_host import running_host
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.deep]
-
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.deep]
 
 
 async def exported(host, namespace: str = "jobs", **options):
