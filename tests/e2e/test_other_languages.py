@@ -93,14 +93,14 @@ def test_a_java_client_signs_in_over_tls(java_client: JavaClient, protected: lis
     assert said.count("ok: ") == JAVA_SIGN_IN_STEPS, said
 
 
-@pytest.mark.deep
+@pytest.mark.slow
 def test_the_java_program_of_the_docs_runs(java_client: JavaClient, port: int, tmp_path: Path) -> None:
     source = tmp_path / "Example.java"
     source.write_text(example("java"))
     assert java_client.run(source, "127.0.0.1", str(port)) == SAID_BY_EXAMPLES
 
 
-@pytest.mark.deep
+@pytest.mark.slow
 def test_the_cpp_program_of_the_docs_runs(cpp_client: CppClient, port: int, tmp_path: Path) -> None:
     source = tmp_path / "example.cpp"
     source.write_text(example("cpp"))

@@ -7,6 +7,7 @@ from typing import Any
 from foqs.model import failures
 from foqs.model.item import ShardItem
 from foqs.shard.port import Rewrite
+from foqs.shard.state.ops import settle
 from foqs.shard.state.ops.settle import Settlements
 from foqs.storage.shard.packs import pack
 from foqs.testing import fake_rows
@@ -42,7 +43,7 @@ def gives_items_with_the_same_counts_the_same_reason(
     return rewrite
 
 
-@in_place_of(failures, "entry")
+@in_place_of(settle, "entry")
 def counts_the_attempt_before_it_is_over(at_ms: int, attempt: int, reason: str, bytes_max: int) -> bytes:
     return _entry(at_ms, attempt + 1, reason, bytes_max)
 

@@ -14,7 +14,7 @@ from tests.support.deep import deep_but
 SEEDS = 500
 CHUNK = 5
 QUICK_SEEDS = 5
-DEEP_SEEDS = 100
+DEEP_SEEDS = 75
 """All others run in `make test-slow`."""
 LOAD_S_MAX = 1.5
 

@@ -15,7 +15,7 @@ CLUSTER_CHUNK = 5
 LOAD_S_MAX = 1.2
 
 
-@pytest.mark.parametrize("first", deep_but([0], range(0, SEEDS, CHUNK)))
+@pytest.mark.parametrize("first", deep_but([0], range(0, SEEDS, CHUNK), range(30, SEEDS)))
 def test_serial_topics_keep_their_order_whatever_goes_wrong(first: int) -> None:
     for seed in range(first, first + CHUNK):
         outcome = run_seed(seed, load_s_max=LOAD_S_MAX, is_serial=True)

@@ -13,7 +13,8 @@ from tests.support.deep import deep_but
 SEEDS = 2_000
 CHUNK = 100
 QUICK_SEEDS = 100
-"""All others run in `make test-deep`."""
+DEEP_SEEDS = 500
+"""All others run in `make test-slow`."""
 LOAD_S_MAX = 0.4
 """Long enough for every kind of fault; `make sim` runs longer ones."""
 
@@ -23,7 +24,7 @@ ONCE_BROKEN_SHORT = [423, 872, 1_887, 2_099, 2_290, 19_932]
 """The same of runs of LOAD_S_MAX."""
 
 
-@pytest.mark.parametrize("first", deep_but(range(QUICK_SEEDS), range(0, SEEDS, CHUNK)))
+@pytest.mark.parametrize("first", deep_but(range(QUICK_SEEDS), range(0, SEEDS, CHUNK), range(DEEP_SEEDS, SEEDS)))
 def test_every_promise_holds_whatever_goes_wrong(first: int) -> None:
     for seed in range(first, first + CHUNK):
         outcome = run_seed(seed, load_s_max=LOAD_S_MAX)

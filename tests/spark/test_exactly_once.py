@@ -21,7 +21,7 @@ ROWS = 12_000
 STREAM_ROWS = 3_000
 
 
-@pytest.mark.parametrize("dedup", ["key", "content"])
+@pytest.mark.parametrize("dedup", [pytest.param("key", marks=pytest.mark.slow), "content"])
 def test_workers_killed_after_sending_double_nothing(
     spark: Any, address: str, namespace: str, client: Client, tmp_path: Path, dedup: str
 ) -> None:

@@ -80,7 +80,7 @@ def test_after_an_exception_at_any_line_of_a_refused_sign_in_no_connection_is_le
     assert len(host.queue.contexts) == calls_before
 
 
-@pytest.mark.parametrize("verb", deep_but(["enqueue"], VERBS))
+@pytest.mark.parametrize("verb", deep_but((), VERBS, list(VERBS)[1:]))
 def test_after_an_exception_at_any_line_of_a_call_nothing_is_in_flight_and_the_next_call_works(
     host: HostThread, verb: str
 ) -> None:

@@ -11,7 +11,7 @@ from foqs.model.grants import QUOTA_WINDOW_MS
 from tests.support.quota_world import QuotaWorld
 
 LIMIT = 60_000
-DEEP = pytest.mark.deep
+SLOW = pytest.mark.slow
 MINUTE_S = QUOTA_WINDOW_MS // 1000
 
 
@@ -21,7 +21,7 @@ def use(world: QuotaWorld, per_minute: float, from_s: int, until_s: int) -> floa
 
 
 @pytest.mark.parametrize(
-    ("hosts_count", "seed"), [(4, 3), pytest.param(10, 1, marks=DEEP), pytest.param(1, 4, marks=DEEP)]
+    ("hosts_count", "seed"), [(4, 3), pytest.param(10, 1, marks=SLOW), pytest.param(1, 4, marks=SLOW)]
 )
 def test_at_half_as_much_again_as_the_limit_nearly_all_of_it_is_used_and_never_more(
     hosts_count: int, seed: int
@@ -88,7 +88,7 @@ def test_who_comes_back_after_the_time_that_was_told_is_let_in_on_any_host() -> 
     world.run(story)
 
 
-@pytest.mark.deep
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [0.5, 2.0])
 def test_another_limit_holds_within_two_seconds(factor: float) -> None:
     """Each host reads it at a time of its own within a second."""
@@ -118,8 +118,8 @@ def test_another_limit_holds_within_two_seconds(factor: float) -> None:
         assert use(world, world.limit, change_s + MINUTE_S + 5, until_s) >= 0.95
 
 
-@pytest.mark.deep
-@pytest.mark.parametrize(("load", "hosts_count"), [(0.8, 10), (1.5, 1), pytest.param(1.5, 10, marks=DEEP)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("load", "hosts_count"), [(0.8, 10), (1.5, 1), pytest.param(1.5, 10, marks=SLOW)])
 def test_while_the_meta_database_is_away_hosts_let_in_what_they_did_before(load: float, hosts_count: int) -> None:
     world = QuotaWorld(hosts_count, LIMIT, 6)
     away_s, back_s, until_s = 65, 125, 205
@@ -182,7 +182,7 @@ def test_a_host_that_dies_leaves_its_tokens_to_others_after_a_minute_at_the_late
     assert world.let_in[1].at_s < MINUTE_S + 15
 
 
-@pytest.mark.deep
+@pytest.mark.slow
 def test_a_clock_of_the_meta_database_that_is_stepped_back_lets_nobody_in_twice() -> None:
     world = QuotaWorld(4, LIMIT, 9)
 
