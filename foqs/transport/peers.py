@@ -266,6 +266,7 @@ class Peers(Service):
         raise refused or UnavailableError("the secret of the cluster is not known yet", nothing_done=True)
 
     async def _greeted(self, link: _Link, known: KnownSecret) -> PeerConnection:
+        """Return a connection on which both sides have proven themselves by this secret."""
         at, tls = parse_address(link.address), self._tls
         _, connection = await asyncio.get_running_loop().create_connection(
             partial(PeerConnection, self._codec, link.host_id, link.note_bad_reply),
