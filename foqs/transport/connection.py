@@ -132,7 +132,7 @@ class Connection(asyncio.Protocol):
             if is_another or not self._record_bytes:
                 self._record_since_s = self._loop.time()
             self._record_bytes = buffered_bytes
-            self._count_buffered()
+            self._count_buffered(has_progressed=False)
 
     # --- frames ---
 
@@ -180,7 +180,7 @@ class Connection(asyncio.Protocol):
         if cutter.buffered_bytes or is_full or self._deadline.awaited is not None:
             self._await_rest(has_taken, is_full)
         if cutter.buffered_bytes or calls.waiting_bytes or self.buffered_bytes:
-            self._count_buffered()
+            self._count_buffered(has_progressed=has_taken)
         if is_full is not self._is_full and not self._closing:
             self._is_full = is_full
             self._backlog_since_s = self._loop.time() if is_full and calls.waiting_bytes else None
@@ -214,12 +214,12 @@ class Connection(asyncio.Protocol):
         method = METHODS_BY_NAME_BYTES.get(peek_call(message)[0])
         return b"" if method is None else self.calls.sign_in.refuse(method, seqid_of(message))
 
-    def _count_buffered(self) -> None:
+    def _count_buffered(self, *, has_progressed: bool = True) -> None:
         buffered_bytes = self._cutter.buffered_bytes + self.calls.waiting_bytes + self._record_bytes
         added_bytes = buffered_bytes - self.buffered_bytes
         if added_bytes:
             self.buffered_bytes = buffered_bytes
-            self._table.partial_frames.changed(self, added_bytes)
+            self._table.partial_frames.changed(self, added_bytes, has_progressed=has_progressed)
 
     # --- calls ---
 

@@ -50,13 +50,20 @@ class PartialFrames:
         """The only connection of each address that is read beyond the bound of the address."""
         self._paused: dict[str, dict[FrameSender, None]] = {}
 
-    def changed(self, sender: FrameSender, added_bytes: int) -> None:
-        """Note that the `buffered_bytes` of a connection changed by this much; they are 0 once it is lost."""
+    def changed(self, sender: FrameSender, added_bytes: int, *, has_progressed: bool) -> None:
+        """Note that the `buffered_bytes` of a connection changed by this much; they are 0 once it is lost.
+
+        It has progressed if a call was taken. Bytes can become fewer without that, because TLS records are longer than
+        their content, and then the connection keeps its turn or waits on.
+        """
         address = sender.address
         self._bytes += added_bytes
         self._bytes_by_address[address] += added_bytes
         if added_bytes < 0:
-            self._became_less(sender)
+            if has_progressed or not sender.buffered_bytes:
+                self._became_less(sender)
+            else:
+                self._resume_others(address)
             return
         if self._is_over(address) and self._first.setdefault(address, sender) is not sender:
             self._paused.setdefault(address, {})[sender] = None
@@ -73,13 +80,17 @@ class PartialFrames:
         if sender in waiting:
             del waiting[sender]
             sender.resume()
-        was_first = self._first.get(address) is sender
-        if was_first:
+        if self._first.get(address) is sender:
             del self._first[address]
+        self._resume_others(address)
+
+    def _resume_others(self, address: str) -> None:
+        """Resume connections of an address as far as there is room, or the one whose turn it is."""
+        waiting = self._paused.get(address, {})
         if not self._is_over(address):
             room_bytes = self._per_address_bytes_max - self._bytes_by_address[address]
             self._resume_some(waiting, max(1, room_bytes // READ_BYTES_MAX))
-        elif was_first and waiting:
+        elif waiting and address not in self._first:
             self._first[address] = next(iter(waiting))
             self._resume_some(waiting, 1)
         if not waiting:

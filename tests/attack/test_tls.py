@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import ssl
+import weakref
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -444,6 +446,20 @@ async def test_answers_are_sent_although_the_peer_has_ended_its_stream(authority
 
 
 # ---- floods ----
+
+
+async def test_lost_connections_are_no_work_for_the_garbage_collector(authority: Authority, files: TlsFiles) -> None:
+    async with tls_world(files) as w, w.connect(tls=authority.client_context()) as served:
+        async with below_tls(w, authority.client_context()), w.connect() as begun:
+            await begun.send_bytes(HELLO)
+            assert (await served.call("enqueue", enqueue_request(b"x"))).error is None
+            lost = [weakref.ref(connection) for connection in w.connections()]
+            gc.disable()
+            served.reset()
+        await w.until_open(0)
+        is_kept = any(ref() for ref in lost)
+        gc.enable()
+        assert not is_kept
 
 
 async def test_handshakes_beyond_the_bound_are_refused_and_those_before_are_served(

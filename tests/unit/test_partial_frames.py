@@ -53,10 +53,15 @@ class Peer:
         self.partial_since_s = None
         self._become(0)
 
-    def _become(self, buffered_bytes: int) -> None:
+    def decrypt(self) -> None:
+        """The content of a record is shorter than the record, and no call was taken."""
+        if self.buffered_bytes > 1:
+            self._become(self.buffered_bytes - 1, has_progressed=False)
+
+    def _become(self, buffered_bytes: int, *, has_progressed: bool = True) -> None:
         added_bytes, self.buffered_bytes = buffered_bytes - self.buffered_bytes, buffered_bytes
         if added_bytes:
-            self.room.partial_frames.changed(self, added_bytes)
+            self.room.partial_frames.changed(self, added_bytes, has_progressed=has_progressed)
 
 
 class Room:
@@ -104,6 +109,17 @@ def test_who_is_held_up_with_a_whole_frame_goes_on_once_that_is_taken() -> None:
     assert not peers[-1].is_paused
 
 
+def test_who_is_held_up_stays_so_when_its_bytes_become_fewer_by_their_decryption() -> None:
+    room = Room()
+    peers = [room.add("a", ends=False) for _ in range(8)]
+    for _ in range(20):
+        for peer in peers:
+            peer.send()
+            peer.decrypt()
+    assert sum(peer.is_paused for peer in peers) == 7, "one is read, and the same one until its frame is whole"
+    assert room.buffered_bytes("a") <= PER_ADDRESS + FRAME + CHUNK
+
+
 def test_others_go_on_when_there_is_room_however_slow_the_one_is_that_is_read() -> None:
     room = Room()
     *quick, slow, first, second = [room.add("a", ends=False) for _ in range(8)]
@@ -145,7 +161,10 @@ def test_what_never_ends_holds_the_others_of_its_address_up_until_it_is_gone() -
 
 @given(
     st.lists(st.tuples(st.sampled_from("abcde"), st.booleans()), min_size=1, max_size=40),
-    st.lists(st.tuples(st.integers(0, 39), st.sampled_from(["send", "send", "send", "take", "leave"])), max_size=300),
+    st.lists(
+        st.tuples(st.integers(0, 39), st.sampled_from(["send", "send", "send", "take", "decrypt", "leave"])),
+        max_size=300,
+    ),
 )
 def test_no_more_is_held_than_the_total_and_all_that_ends_comes_in(
     kinds: list[tuple[str, bool]], steps: list[tuple[int, str]]

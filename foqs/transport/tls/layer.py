@@ -35,7 +35,7 @@ BARE_RECORDS_MAX = 16
 A new key is one. Each takes 0.1 ms and an answer, and peers ask for one after gigabytes.
 """
 UNENCRYPTED_BYTES_MAX = 64 * limits.KIB
-"""Bytes that are written together at the end of a turn of the event loop. More are written at once."""
+"""Bytes of responses that become one stream of records. More are sent at once."""
 HANDSHAKE_BREACH = "tls_handshake"
 PLAIN_BREACH = "plain_connection"
 RECORD_BREACH = "tls_record"
@@ -133,7 +133,7 @@ class TlsLayer(asyncio.Protocol):
         self._bare_records = self._stream_bytes = 0
         self._head = b""
         self._is_paused = self._waits_for_turn = self._has_more_records = False
-        self._is_shaken = self._is_kept_at_eof = False
+        self._is_shaken = self._is_kept_at_eof = self._is_delivering = False
         self._unencrypted: list[bytes] = []
         self._unencrypted_bytes = self._unsent_bytes = self._sent_bytes = 0
         """Bytes of the connection, but for `_sent_bytes`, which are those that the transport was given."""
@@ -152,7 +152,7 @@ class TlsLayer(asyncio.Protocol):
         if self._phase is _Phase.PLAIN_HEAD:
             self._refuse_plain(data)
         elif self._phase is not _Phase.OVER:
-            self._unread, self._unread_at = self._unread[self._unread_at :] + data, 0
+            self._unread, self._unread_at = self._unread[self._unread_at :] + data if self._unread else data, 0
             if self._phase is _Phase.SERVED:
                 self._read()
             else:
@@ -178,7 +178,10 @@ class TlsLayer(asyncio.Protocol):
         self._phase = _Phase.OVER
         self._unread, self._unread_at = b"", 0
         self._unencrypted.clear()
-        self._connection.connection_lost(exc)
+        connection = self._connection
+        # The connection has this layer as its transport. A flood of lost ones would hold the loop as one collection.
+        del self._connection
+        connection.connection_lost(exc)
 
     # --- the transport of the connection ---
 
@@ -192,22 +195,19 @@ class TlsLayer(asyncio.Protocol):
     def get_write_buffer_size(self) -> int:
         """Return the bytes that were written and that the peer has not taken, before their encryption.
 
-        At 0 the bytes of the layer itself are returned, so that a peer which does not take the
-        end of the stream is turned out as well.
+        At 0 return those of the layer, so that a peer which does not take the end of the stream is turned out as well.
         """
         self._count_taken()
         return self._unsent_bytes or self._transport.get_write_buffer_size()
 
     def write(self, data: bytes) -> None:
-        """Encrypt and send, together with all other writes of this turn of the event loop."""
+        """Encrypt and send. Responses to calls that came together and are answered at once become one record."""
         if not self._is_shaken or self._transport.is_closing():
             return
-        if not self._unencrypted:
-            asyncio.get_running_loop().call_soon(self._encrypt)
         self._unencrypted.append(data)
         self._unencrypted_bytes += len(data)
         self._unsent_bytes += len(data)
-        if self._unencrypted_bytes > UNENCRYPTED_BYTES_MAX:
+        if not self._is_delivering or self._unencrypted_bytes > UNENCRYPTED_BYTES_MAX:
             self._encrypt()
 
     def is_closing(self) -> bool:
@@ -411,7 +411,12 @@ class TlsLayer(asyncio.Protocol):
             broken = _reason_of(error)
         self._send()  # An alert, or the answer to a new key of the peer.
         if parts:
-            self._connection.data_received(b"".join(parts))
+            self._is_delivering = True
+            try:
+                self._connection.data_received(parts[0] if len(parts) == 1 else b"".join(parts))
+            finally:
+                self._is_delivering = False
+            self._encrypt()
         if self._phase is not _Phase.SERVED:
             return
         self._report_undecrypted()
@@ -450,15 +455,15 @@ class TlsLayer(asyncio.Protocol):
         if self._phase is _Phase.SERVED:
             self._read()
             self._read_or_not()
-        else:
+        elif self._phase is _Phase.HANDSHAKE:
             self._ask_for_turn()
 
     def _encrypt(self) -> None:
         """Encrypt all that was written, as one stream of records, and send it."""
         if not self._unencrypted or self._transport.is_closing():
             return
-        plain = memoryview(b"".join(self._unencrypted))
-        plain_bytes = len(plain)
+        plain_bytes = self._unencrypted_bytes
+        plain = memoryview(self._unencrypted[0] if len(self._unencrypted) == 1 else b"".join(self._unencrypted))
         self._unencrypted.clear()
         self._unencrypted_bytes = 0
         try:

@@ -27,6 +27,11 @@ class RecordMeter:
         """Take bytes from `at` on, up to the end of the begun record. Returns the position behind them."""
         end = len(data)
         if not self._left_bytes:
+            body_at = at + HEAD_BYTES
+            if not self._head and body_at < end:  # Most records come whole.
+                record_end = body_at + int.from_bytes(data[at + _HEAD_BEFORE_LENGTH : body_at], "big")
+                if record_end <= end:
+                    return record_end
             taken = min(HEAD_BYTES - len(self._head), end - at)
             self._head += data[at : at + taken]
             at += taken
