@@ -1,5 +1,5 @@
 #!/bin/sh
-# What the tests with clients of other languages need: the Thrift compiler, C++ and Node with their Thrift libraries, Java.
+# What the tests with clients of other languages need: the Thrift compiler, C++ and Node with their Thrift libraries, Java, Go.
 # And a ZooKeeper, of which they start servers of their own; and, for root, what parts hosts and loses their packets.
 set -eu
 cd "$(dirname "$0")/.."
@@ -14,6 +14,8 @@ has_cpp_thrift || missing="$missing g++ libthrift-dev libboost-dev"
 command -v node >/dev/null || missing="$missing nodejs"
 command -v npm >/dev/null || missing="$missing npm"
 command -v javac >/dev/null || missing="$missing default-jdk-headless"
+command -v go >/dev/null || missing="$missing golang-go"
+[ -d /usr/share/gocode/src/github.com/apache/thrift ] || missing="$missing golang-thrift-dev"
 [ -e /usr/share/java/zookeeper.jar ] || missing="$missing libzookeeper-java"
 if [ "$(id -u)" -eq 0 ]; then
     command -v ip >/dev/null || missing="$missing iproute2"

@@ -14,13 +14,13 @@ from tests.e2e.conftest import StartHost
 from tests.support.certificates import Authority
 from tests.support.faults.load import NAMESPACE
 from tests.support.faults.programs import free_port
-from tests.support.other_languages import CppClient, JavaClient, example, generate, run, run_node
+from tests.support.other_languages import CppClient, GoClient, JavaClient, example, generate, run, run_node
 
 pytestmark = [pytest.mark.database]
 
 HERE = Path(__file__).parent
 CPP_STEPS, NODE_STEPS = 12, 14
-CPP_SIGN_IN_STEPS, NODE_SIGN_IN_STEPS, JAVA_SIGN_IN_STEPS = 7, 5, 8
+CPP_SIGN_IN_STEPS, NODE_SIGN_IN_STEPS, JAVA_SIGN_IN_STEPS, GO_SIGN_IN_STEPS = 7, 5, 8, 12
 SAID_BY_EXAMPLES = "group '': hello of customer-7, attempt 1\ngroup 'archive': hello of customer-7, attempt 1\n"
 
 
@@ -40,7 +40,7 @@ def port(start_host: StartHost) -> int:
     return port
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_cpp_client_does_the_whole_life_of_items(cpp_client: CppClient, port: int) -> None:
     said = run(cpp_client.build(HERE / "cpp/whole_life.cpp"), str(port), NAMESPACE)
     assert said.count("ok: ") == CPP_STEPS, said
@@ -65,7 +65,7 @@ def protected(start_host: StartHost, tmp_path: Path) -> list[str]:
     variables = {"TLS": "required", "TLS_CERT_FILE": issued.cert_file, "TLS_KEY_FILE": issued.key_file}
     start_host("host-1", port, variables={f"FOQS_{name}": value for name, value in variables.items()})
     with AdminClient(f"localhost:{port}", ca_file=authority.ca_file, tls=True) as admin:
-        for topic in ("cpp", "js", "java"):
+        for topic in ("cpp", "js", "java", "go"):
             admin.create_group(NAMESPACE, topic, "archive")
         admin.create_principal("mailer", [AccessGrant(NAMESPACE, ["worker"])])
         (tmp_path / "mailer.token").write_text(admin.create_token("mailer").token + "\n")
@@ -75,7 +75,7 @@ def protected(start_host: StartHost, tmp_path: Path) -> list[str]:
     return ["localhost", str(port), str(authority.ca_file), str(tmp_path / "mailer.token"), NAMESPACE]
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_cpp_client_signs_in_over_tls(cpp_client: CppClient, protected: list[str]) -> None:
     said = run(cpp_client.build(HERE / "cpp/sign_in.cpp"), *protected)
     assert said.count("ok: ") == CPP_SIGN_IN_STEPS, said
@@ -105,6 +105,24 @@ def test_the_cpp_program_of_the_docs_runs(cpp_client: CppClient, port: int, tmp_
     source = tmp_path / "example.cpp"
     source.write_text(example("cpp"))
     assert run(cpp_client.build(source), "127.0.0.1", str(port)) == SAID_BY_EXAMPLES
+
+
+@pytest.fixture(scope="module")
+def go_client(tmp_path_factory: pytest.TempPathFactory) -> GoClient:
+    return GoClient(tmp_path_factory.mktemp("go"))
+
+
+@pytest.mark.slow
+def test_a_go_client_signs_in_over_tls(go_client: GoClient, protected: list[str]) -> None:
+    said = run(go_client.build(HERE / "go/sign_in.go"), *protected)
+    assert said.count("ok: ") == GO_SIGN_IN_STEPS, said
+
+
+@pytest.mark.slow
+def test_the_go_program_of_the_docs_runs(go_client: GoClient, port: int, tmp_path: Path) -> None:
+    source = tmp_path / "example.go"
+    source.write_text(example("go"))
+    assert run(go_client.build(source), f"127.0.0.1:{port}") == SAID_BY_EXAMPLES
 
 
 @pytest.mark.deep

@@ -16,6 +16,8 @@ from tests.support.waiting import PROGRAM_S_MAX
 REPOSITORY = Path(__file__).parents[2]
 NODE_MODULES = REPOSITORY / "tests/e2e/node/node_modules"
 
+_GO_LIBRARIES = Path("/usr/share/gocode")
+"""The GOPATH of Debian's packages."""
 _IDL = REPOSITORY / "idl/foqs.thrift"
 _DOCUMENT = REPOSITORY / "docs/other-languages.md"
 
@@ -96,6 +98,32 @@ class JavaClient:
         command = ["javac", *options, *map(str, sources)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=PROGRAM_S_MAX, check=False)
         assert done.returncode == 0, done.stderr[-4_000:]
+
+
+class GoClient:
+    """The generated code of Go, with the Thrift library of Debian, in a GOPATH of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        _need("go")
+        assert (_GO_LIBRARIES / "src/github.com/apache/thrift").is_dir(), (
+            "there is no Thrift library for Go (scripts/test-tools.sh installs what is missing)"
+        )
+        self._directory = directory
+        generate("go", directory)
+        (directory / "src").mkdir()
+        (directory / "gen-go/foqs").rename(directory / "src/foqs")
+
+    def build(self, source: Path) -> Path:
+        """The program of this source file."""
+        program = self._directory / source.stem
+        variables = {
+            "GO111MODULE": "off",
+            "GOPATH": f"{self._directory}:{_GO_LIBRARIES}",
+            "GOCACHE": str(self._directory / "cache"),
+        }
+        for command in (["go", "vet", str(source)], ["go", "build", "-o", str(program), str(source)]):
+            _run(command, variables)
+        return program
 
 
 def java_jars() -> list[Path]:
