@@ -81,7 +81,7 @@ def fair(base: str, fairness_key: str) -> str:
 
 def is_keyed(name: str) -> bool:
     """Return True for the name of a keyed topic."""
-    return _KEY_MARKS.search(name) is not None
+    return _ORDERED_MARK in name or _FAIR_MARK in name
 
 
 def is_ordered(name: str) -> bool:
@@ -96,6 +96,8 @@ def is_fair(name: str) -> bool:
 
 def base_of(name: str) -> str:
     """Return the base of a keyed topic, by its hidden name; any other name is its own base."""
+    if _ORDERED_MARK not in name and _FAIR_MARK not in name:  # A search for both at once takes ten times as long.
+        return name
     mark = _KEY_MARKS.search(name)
     return name if mark is None else name[: mark.start()]
 
