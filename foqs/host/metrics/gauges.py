@@ -15,7 +15,7 @@ from foqs.host.dispatch.dispatcher import Dispatcher
 from foqs.host.event_log.log_service import EventLog
 from foqs.host.metrics.ages import Ages
 from foqs.host.metrics.condition import Pulse
-from foqs.host.metrics.meters import OTHER_NAMESPACES, ItemMeters, TransportMeters
+from foqs.host.metrics.meters import OTHER_NAMESPACES, ItemMeters, TransactionMeters, TransportMeters
 from foqs.host.metrics.metric_rows import MetricRow, counter, gauge, histogram
 from foqs.host.shards.shards import Shards
 from foqs.model import limits
@@ -342,4 +342,25 @@ OF_TRANSPORT: tuple[MetricRow[TransportMeters], ...] = (
         "Time from reading a dequeue that may wait for items (wait_ms above 0) to its response, by outcome; most of "
         "it is waiting.",
         lambda transport: transport.long_polls, "outcome"),
+)  # fmt: skip
+
+OF_TRANSACTIONS: tuple[MetricRow[TransactionMeters], ...] = (
+    histogram("foqs_transaction_seconds",
+        "Time of a transaction of the shard on its MySQL server, from sending it to the response.",
+        lambda transactions: transactions.seconds, "shard"),
+    histogram("foqs_slot_wait_seconds",
+        "Time that the shard waited before a transaction for other shards of this host on the same server.",
+        lambda transactions: transactions.waits, "shard"),
+    counter("foqs_transactions_total",
+        "Transactions of the shard by outcome: committed, failed (certainly nothing was done) or unknown (the "
+        "session was lost, and the next one finds out).",
+        lambda transactions: transactions.outcomes, "shard", "outcome"),
+    counter("foqs_rows_total",
+        "Items that committed transactions of the shard worked on, by kind of work; for windows_refilled, the "
+        "windows of ready items that they read.",
+        lambda transactions: transactions.rows, "shard", "work"),
+    counter("foqs_transactions_lost_total",
+        "Committed transactions of the shard that were not there any more when it was taken over: it was served "
+        "from an older copy of its database.",
+        lambda transactions: transactions.lost_counts, "shard"),
 )  # fmt: skip

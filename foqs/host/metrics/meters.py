@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter as Tally
 from collections import deque
 from collections.abc import Callable
 from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter
 
 from foqs.model import limits
 from foqs.model.item import ItemEvent
@@ -167,56 +168,33 @@ class TransportMeters:
 
 
 class TransactionMeters:
-    """Implements foqs.shard.writer.shard_listener.TransactionMeter."""
+    """Implements foqs.shard.writer.shard_listener.TransactionMeter with plain sums, by the labels of their metrics.
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._seconds = Histogram(
-            "foqs_transaction_seconds",
-            "Time of a transaction of the shard on its MySQL server, from sending it to the response.",
-            ["shard"],
-            buckets=BOUNDS_S,
-            registry=registry,
-        )
-        self._waits = Histogram(
-            "foqs_slot_wait_seconds",
-            "Time that the shard waited before a transaction for other shards of this host on the same server.",
-            ["shard"],
-            buckets=BOUNDS_S,
-            registry=registry,
-        )
-        self._outcomes = Counter(
-            "foqs_transactions_total",
-            "Transactions of the shard by outcome: committed, failed (certainly nothing was done) or unknown (the "
-            "session was lost, and the next one finds out).",
-            ["shard", "outcome"],
-            registry=registry,
-        )
-        self._rows = Counter(
-            "foqs_rows_total",
-            "Items that committed transactions of the shard worked on, by kind of work; for windows_refilled, the "
-            "windows of ready items that they read.",
-            ["shard", "work"],
-            registry=registry,
-        )
+    A transaction of a single item counts as often as one of a thousand, so that counting has to cost little.
+    """
 
-        self._lost = Counter(
-            "foqs_transactions_lost_total",
-            "Committed transactions of the shard that were not there any more when it was taken over: it was served "
-            "from an older copy of its database.",
-            ["shard"],
-            registry=registry,
-        )
+    def __init__(self) -> None:
+        self.seconds: dict[str, Distribution] = {}
+        """Times of transactions by shard."""
+        self.waits: dict[str, Distribution] = {}
+        """Times that they waited for other shards, by shard."""
+        self.outcomes: Tally[tuple[str, str]] = Tally()
+        """Transactions by shard and outcome."""
+        self.rows: Tally[tuple[str, str]] = Tally()
+        """Items by shard and kind of work."""
+        self.lost_counts: Tally[str] = Tally()
+        """Transactions that were not there any more, by shard."""
 
     def lost(self, shard_id: int, count: int) -> None:
-        self._lost.labels(str(shard_id)).inc(count)
+        self.lost_counts[str(shard_id)] += count
 
     def waited(self, shard_id: int, wait_s: float) -> None:
-        self._waits.labels(str(shard_id)).observe(wait_s)
+        _distribution(self.waits, str(shard_id)).observe(wait_s)
 
     def ended(self, shard_id: int, elapsed_s: float, outcome: str) -> None:
         shard = str(shard_id)
-        self._seconds.labels(shard).observe(elapsed_s)
-        self._outcomes.labels(shard, outcome).inc()
+        _distribution(self.seconds, shard).observe(elapsed_s)
+        self.outcomes[shard, outcome] += 1
 
     def committed(self, shard_id: int, transaction: Transaction, result: TransactionResult) -> None:
         shard = str(shard_id)
@@ -235,4 +213,11 @@ class TransactionMeters:
             ("windows_refilled", len(transaction.refills)),
         ):
             if count:
-                self._rows.labels(shard, work).inc(count)
+                self.rows[shard, work] += count
+
+
+def _distribution(by_label: dict[str, Distribution], label: str) -> Distribution:
+    found = by_label.get(label)
+    if found is None:
+        found = by_label[label] = Distribution()
+    return found

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, disable_created_metrics
 
-from foqs.host.metrics.gauges import OF_ITEMS, OF_TRANSPORT
+from foqs.host.metrics.gauges import OF_ITEMS, OF_TRANSACTIONS, OF_TRANSPORT
 from foqs.host.metrics.meters import ItemMeters, TransactionMeters, TransportMeters
 from foqs.host.metrics.metric_rows import MetricRow, RowCollector, S, gauge
 
@@ -22,7 +22,8 @@ class Metrics:
         self.watch(OF_ITEMS, self.items)
         self.transport = TransportMeters(self.registry)
         self.watch(OF_TRANSPORT, self.transport)
-        self.transactions = TransactionMeters(self.registry)
+        self.transactions = TransactionMeters()
+        self.watch(OF_TRANSACTIONS, self.transactions)
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
 
