@@ -85,7 +85,7 @@ class PartialFrames:
         self._resume_others(address)
 
     def _resume_others(self, address: str) -> None:
-        """Resume connections of an address as far as there is room, or the one whose turn it is."""
+        """Resume connections of an address as far as its bound has room, or the one whose turn it is."""
         waiting = self._paused.get(address, {})
         if not self._is_over(address):
             room_bytes = self._per_address_bytes_max - self._bytes_by_address[address]
