@@ -65,11 +65,26 @@ class PartialFrames:
             else:
                 self._resume_others(address)
             return
-        if self._is_over(address) and self._first.setdefault(address, sender) is not sender:
-            self._paused.setdefault(address, {})[sender] = None
-            sender.pause()
+        if self._is_over(address):
+            self._read_only_first(sender)
         while self._bytes > self._bytes_max:
             self._make_room()
+
+    def _read_only_first(self, sender: FrameSender) -> None:
+        """Pause a connection that has grown, or read it if its turn has come.
+
+        A paused one can grow as well: bytes that came before its pause are decrypted later.
+        """
+        waiting = self._paused.setdefault(sender.address, {})
+        if self._first.setdefault(sender.address, sender) is not sender:
+            if sender not in waiting:
+                waiting[sender] = None
+                sender.pause()
+        elif sender in waiting:
+            del waiting[sender]
+            sender.resume()
+        if not waiting:
+            del self._paused[sender.address]
 
     def _is_over(self, address: str) -> bool:
         return self._bytes_by_address[address] > self._per_address_bytes_max

@@ -29,8 +29,7 @@ from tests.support.tls_records import APPLICATION_DATA, HANDSHAKE, KEY_UPDATE, R
 from tests.support.tls_world import below_tls, call_is_done, hello_of, of_version, tls_world
 from tests.support.waiting import PATIENCE_S
 
-HEAD_BYTES = 4 + 8 + len("enqueue") + 4
-"""Up to the seqid of a framed call."""
+HEAD_BYTES = 4 + 8 + len("enqueue") + 4  # Up to the seqid of a framed call.
 SAN = "foqs://prod/mailer"
 OPEN, _, ENFORCED = AccessMode
 
@@ -456,10 +455,11 @@ async def test_lost_connections_are_no_work_for_the_garbage_collector(authority:
             lost = [weakref.ref(connection) for connection in w.connections()]
             gc.disable()
             served.reset()
-        await w.until_open(0)
-        is_kept = any(ref() for ref in lost)
-        gc.enable()
-        assert not is_kept
+        try:
+            await w.until_open(0)
+            assert not any(ref() for ref in lost)
+        finally:
+            gc.enable()
 
 
 async def test_handshakes_beyond_the_bound_are_refused_and_those_before_are_served(

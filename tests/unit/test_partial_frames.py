@@ -20,7 +20,7 @@ class Peer:
         self.is_paused = self.is_gone = self.is_done = False
 
     def pause(self) -> None:
-        assert not self.is_paused
+        assert not self.is_paused, "its deadline would count the pause"
         self.is_paused = True
 
     def resume(self) -> None:
@@ -57,6 +57,13 @@ class Peer:
         """The content of a record is shorter than the record, and no call was taken."""
         if self.buffered_bytes > 1:
             self._become(self.buffered_bytes - 1, has_progressed=False)
+
+    def decrypt_late(self) -> None:
+        """What came before it was held up is decrypted in its turn: the content is counted before the record is not."""
+        if self.buffered_bytes > 1:
+            self._become(self.buffered_bytes + CHUNK, has_progressed=False)
+        if self.buffered_bytes > CHUNK + 1:
+            self._become(self.buffered_bytes - CHUNK - 1, has_progressed=False)
 
     def _become(self, buffered_bytes: int, *, has_progressed: bool = True) -> None:
         added_bytes, self.buffered_bytes = buffered_bytes - self.buffered_bytes, buffered_bytes
@@ -162,7 +169,9 @@ def test_what_never_ends_holds_the_others_of_its_address_up_until_it_is_gone() -
 @given(
     st.lists(st.tuples(st.sampled_from("abcde"), st.booleans()), min_size=1, max_size=40),
     st.lists(
-        st.tuples(st.integers(0, 39), st.sampled_from(["send", "send", "send", "take", "decrypt", "leave"])),
+        st.tuples(
+            st.integers(0, 39), st.sampled_from(["send", "send", "send", "take", "decrypt", "decrypt_late", "leave"])
+        ),
         max_size=300,
     ),
 )
