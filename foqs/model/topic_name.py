@@ -96,10 +96,7 @@ def is_fair(name: str) -> bool:
 
 def base_of(name: str) -> str:
     """Return the base of a keyed topic, by its hidden name; any other name is its own base."""
-    if _ORDERED_MARK not in name and _FAIR_MARK not in name:  # A search for both at once takes ten times as long.
-        return name
-    mark = _KEY_MARKS.search(name)
-    return name if mark is None else name[: mark.start()]
+    return name.partition(_FAIR_MARK)[0].partition(_ORDERED_MARK)[0]
 
 
 def in_group(name: str, copy: str) -> str:

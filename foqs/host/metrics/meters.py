@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter as Tally
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from itertools import accumulate
 
@@ -136,8 +135,8 @@ class TransportMeters:
             ["outcome"],
             registry=registry,
         )
-        self.calls: dict[tuple[str, str], Distribution] = {}
-        self.long_polls: dict[str, Distribution] = {}
+        self.calls: defaultdict[tuple[str, str], Distribution] = defaultdict(Distribution)
+        self.long_polls: defaultdict[str, Distribution] = defaultdict(Distribution)
 
     def connection_opened(self) -> None:
         self._opened.inc()
@@ -155,16 +154,10 @@ class TransportMeters:
         self._handshakes.labels(outcome).inc()
 
     def call_finished(self, method: str, outcome: str, seconds: float) -> None:
-        calls = self.calls.get((method, outcome))
-        if calls is None:
-            calls = self.calls[method, outcome] = Distribution()
-        calls.observe(seconds)
+        self.calls[method, outcome].observe(seconds)
 
     def long_poll_finished(self, outcome: str, seconds: float) -> None:
-        polls = self.long_polls.get(outcome)
-        if polls is None:
-            polls = self.long_polls[outcome] = Distribution()
-        polls.observe(seconds)
+        self.long_polls[outcome].observe(seconds)
 
 
 class TransactionMeters:
@@ -174,26 +167,26 @@ class TransactionMeters:
     """
 
     def __init__(self) -> None:
-        self.seconds: dict[str, Distribution] = {}
+        self.seconds: defaultdict[str, Distribution] = defaultdict(Distribution)
         """Times of transactions by shard."""
-        self.waits: dict[str, Distribution] = {}
+        self.waits: defaultdict[str, Distribution] = defaultdict(Distribution)
         """Times that they waited for other shards, by shard."""
-        self.outcomes: Tally[tuple[str, str]] = Tally()
+        self.outcomes: defaultdict[tuple[str, str], int] = defaultdict(int)
         """Transactions by shard and outcome."""
-        self.rows: Tally[tuple[str, str]] = Tally()
+        self.rows: defaultdict[tuple[str, str], int] = defaultdict(int)
         """Items by shard and kind of work."""
-        self.lost_counts: Tally[str] = Tally()
+        self.lost_counts: defaultdict[str, int] = defaultdict(int)
         """Transactions that were not there any more, by shard."""
 
     def lost(self, shard_id: int, count: int) -> None:
         self.lost_counts[str(shard_id)] += count
 
     def waited(self, shard_id: int, wait_s: float) -> None:
-        _distribution(self.waits, str(shard_id)).observe(wait_s)
+        self.waits[str(shard_id)].observe(wait_s)
 
     def ended(self, shard_id: int, elapsed_s: float, outcome: str) -> None:
         shard = str(shard_id)
-        _distribution(self.seconds, shard).observe(elapsed_s)
+        self.seconds[shard].observe(elapsed_s)
         self.outcomes[shard, outcome] += 1
 
     def committed(self, shard_id: int, transaction: Transaction, result: TransactionResult) -> None:
@@ -214,10 +207,3 @@ class TransactionMeters:
         ):
             if count:
                 self.rows[shard, work] += count
-
-
-def _distribution(by_label: dict[str, Distribution], label: str) -> Distribution:
-    found = by_label.get(label)
-    if found is None:
-        found = by_label[label] = Distribution()
-    return found

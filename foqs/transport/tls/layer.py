@@ -152,7 +152,7 @@ class TlsLayer(asyncio.Protocol):
         if self._phase is _Phase.PLAIN_HEAD:
             self._refuse_plain(data)
         elif self._phase is not _Phase.OVER:
-            self._unread, self._unread_at = self._unread[self._unread_at :] + data if self._unread else data, 0
+            self._unread, self._unread_at = self._unread[self._unread_at :] + data, 0
             if self._phase is _Phase.SERVED:
                 self._read()
             else:
@@ -413,7 +413,7 @@ class TlsLayer(asyncio.Protocol):
         if parts:
             self._is_delivering = True
             try:
-                self._connection.data_received(parts[0] if len(parts) == 1 else b"".join(parts))
+                self._connection.data_received(b"".join(parts))
             finally:
                 self._is_delivering = False
             self._encrypt()
@@ -462,8 +462,8 @@ class TlsLayer(asyncio.Protocol):
         """Encrypt all that was written, as one stream of records, and send it."""
         if not self._unencrypted or self._transport.is_closing():
             return
-        plain_bytes = self._unencrypted_bytes
-        plain = memoryview(self._unencrypted[0] if len(self._unencrypted) == 1 else b"".join(self._unencrypted))
+        plain = memoryview(b"".join(self._unencrypted))
+        plain_bytes = len(plain)
         self._unencrypted.clear()
         self._unencrypted_bytes = 0
         try:
