@@ -7,6 +7,7 @@ stale holder from the present one.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from foqs.model.errors import InvalidArgumentError, shown
 
@@ -24,8 +25,13 @@ def item_id(shard_id: int, key: int) -> str:
     return "%x-%x" % (shard_id, key)  # noqa: UP031
 
 
-def receipt(shard_id: int, key: int, delivery: int) -> str:
-    return "%x-%x:%x" % (shard_id, key, delivery)  # noqa: UP031
+def item_ids(shard_id: int, keys: Iterable[int]) -> list[str]:
+    return ["%x-%x" % (shard_id, key) for key in keys]  # noqa: UP031
+
+
+def receipts(shard_id: int, keys: Iterable[int], deliveries: Iterable[int]) -> list[str]:
+    """Return the receipts of items, each with the number of its delivery."""
+    return ["%x-%x:%x" % (shard_id, key, number) for key, number in zip(keys, deliveries, strict=True)]  # noqa: UP031
 
 
 def with_copies(item_id: str, copies_count: int) -> str:
@@ -37,10 +43,6 @@ def without_copies(text: object) -> tuple[object, int]:
     """Return the id of the first copy, and the number of copies behind it; 0 for any text that names one item."""
     match = _COPIES.fullmatch(text) if isinstance(text, str) and "+" in text else None
     return (text, 0) if match is None else (match[1], int(match[2], 16))
-
-
-def item_id_of(receipt: str) -> str:
-    return receipt[: receipt.rindex(":")]
 
 
 def is_bare(text: object) -> bool:

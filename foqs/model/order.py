@@ -5,6 +5,8 @@ One comparison of integers instead of one of tuples: half the memory in a window
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 _URGENCY_OFFSET = 1 << 31
 _KEY_SHIFT = 16
 _DUE_SHIFT = 64 + _KEY_SHIFT
@@ -29,6 +31,10 @@ def shard_of(packed: int) -> int:
 
 def key_of(packed: int) -> int:
     return packed >> _KEY_SHIFT & _KEY_MASK
+
+
+def keys_of(packed: Iterable[int]) -> list[int]:
+    return [one >> _KEY_SHIFT & _KEY_MASK for one in packed]
 
 
 def due_at_of(packed: int) -> int:

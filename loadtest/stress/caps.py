@@ -100,7 +100,7 @@ class _Stand:
         for call in self.calls:
             for item in call.items or []:
                 self.delivered[item.topic.name] += 1
-                self.shards.states[0].end_lease(item)
+                self.shards.states[0].end_leases([item])
         self.calls = [call for call in self.calls if not call.done]
 
 

@@ -18,7 +18,7 @@ from tests.sim.planting import in_place_of, plant, runs_with
 
 runs_with(__name__, run_aging)
 
-_leased_item, _place_of, _add_drafts = ShardState._leased_item, aging_place, ShardIndex.add_drafts
+_claimed_item, _place_of, _add_drafts = ShardState._claimed_item, aging_place, ShardIndex.add_drafts
 
 
 def _from_the_wake(self: ItemRow) -> int:
@@ -33,9 +33,9 @@ plant(
 )
 
 
-@in_place_of(ShardState, "_leased_item")
-def loses_places_by_a_take_over(self: ShardState, row: ClaimedRow, due_at: int) -> ShardItem:
-    return _leased_item(self, row._replace(urgency=row.priority), due_at)
+@in_place_of(ShardState, "_claimed_item")
+def loses_places_by_a_take_over(self: ShardState, row: ClaimedRow) -> ShardItem:
+    return _claimed_item(self, row._replace(urgency=row.priority))
 
 
 @in_place_of(insert, "_set_placed_apart")

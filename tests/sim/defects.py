@@ -140,7 +140,7 @@ def claims_ahead_for_a_long_time(
 @in_place_of(Settlements, "unclaim")
 def gives_back_without_a_word_what_was_claimed_for_a_call(self: Settlements, item: ShardItem) -> bool:
     if item.lease_due_at:
-        self._leases.end(item)
+        self._leases.end([item])
     del self._index.leases[item.key]
     self._journal.leave([item])
     self._index.make_ready(item.topic, [item], item.phase)

@@ -32,7 +32,7 @@ def lets_calls_wait_for_whom_nobody_waits(self: CallTable, seqid: int) -> None:
 
 
 @in_place_of(LeaseTable, "hand_over")
-def counts_what_was_handed_over_as_tried(self: LeaseTable, item: Any) -> None:
+def counts_what_was_handed_over_as_tried(self: LeaseTable, items: Any) -> None:
     return None
 
 

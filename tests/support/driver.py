@@ -192,7 +192,7 @@ class Driver:
                 known.due_at = known.due_at if rewrite is None else max(known.due_at, rewrite.due_at)
 
         known.lease_due_at = 0  # From here on its holder expects nothing of it.
-        shard.end_lease(item)
+        shard.end_leases([item])
         shard.settle([item], [rewrite], Completion(on_done), [0])
 
     def extend(self) -> None:
@@ -341,7 +341,7 @@ class Driver:
                 item, shard, known = self.leased.pop(at), self.shards.states[at[0]], self.known[at]
                 if shard.index.leases.get(item.key) is item and item.phase is Phase.LEASED:
                     known.lease_due_at = 0
-                    shard.end_lease(item)
+                    shard.end_leases([item])
                     shard.settle([item], None, Completion(lambda _, known=known: _end(known)), [0])  # type: ignore[misc]
             for number, shard in self.shards.states.items():
                 if shard.in_flight is not None:

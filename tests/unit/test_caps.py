@@ -44,7 +44,7 @@ class Consumers:
         for item in call.items or []:
             self.got[item.topic.name] += 1
             shard = self._shards.states[item.topic.shard_id]
-            shard.end_lease(item)
+            shard.end_leases([item])
 
     def pass_ms(self, passed_ms: int, step_ms: int = 20) -> None:
         for _ in range(passed_ms // step_ms):

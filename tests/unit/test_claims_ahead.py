@@ -258,7 +258,7 @@ def test_an_extension_says_that_somebody_holds_the_item() -> None:
 def test_a_claim_stays_what_it_was_when_it_is_rewritten_and_when_it_changes_hands_twice() -> None:
     shards, seen = prefetched()
     for item in seen[1:]:
-        shards.states[0].end_lease(item)
+        shards.states[0].end_leases([item])
     shards.states[0].settle(seen[1:], None, Completion(lambda _: None), [0])
     shards.states[0].make_exact()
     shards.run(0)

@@ -31,7 +31,7 @@ def put(shards: Shards, *, at_most_once: bool = False, ttl_ms: int = 10**9, fail
 
 def fail(shards: Shards, item: ShardItem, delay_ms: int = 0) -> None:
     state = shards.states[0]
-    state.end_lease(item)
+    state.end_leases([item])
     rewrite = state.failed_attempt(item, shards.clock_ms, delay_ms=delay_ms)
     state.settle([item], [rewrite], Completion(lambda _: None), [0])
 

@@ -21,7 +21,7 @@ def sicken(shards: Shards, number: int, *, healthy: bool = False) -> None:
 def ack(shards: Shards, items: list[ShardItem]) -> None:
     for item in items:
         shard = shards.states[item.topic.shard_id]
-        shard.end_lease(item)
+        shard.end_leases([item])
         shard.settle([item])
 
 

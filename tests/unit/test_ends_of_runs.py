@@ -113,7 +113,7 @@ def test_an_item_that_is_being_settled_is_not_settled_again() -> None:
     put(shards, 2)
     first, _ = take_run(shards, 2)
     state = shards.states[0]
-    state.end_lease(first)
+    state.end_leases([first])
     state.settle([first])
     with pytest.raises(AssertionError, match="SETTLING cannot become SETTLING"):
         state.settle([first])

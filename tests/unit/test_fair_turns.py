@@ -41,7 +41,7 @@ def with_shards(count: int) -> Shards:
 def ack(shards: Shards, items: list[ShardItem]) -> None:
     for item in items:
         shard = shards.states[item.topic.shard_id]
-        shard.end_lease(item)
+        shard.end_leases([item])
         shard.settle([item], None, Completion(lambda _: None), [0])
 
 

@@ -45,7 +45,7 @@ def shards() -> Shards:
 def ack(shards: Shards, items: list[ShardItem]) -> None:
     shard = shards.states[0]
     for item in items:
-        shard.end_lease(item)
+        shard.end_leases([item])
     shard.settle(items, None, Completion(lambda _: None), list(range(len(items))))
 
 

@@ -36,7 +36,7 @@ class Leased:
         self.shard.extend(self.item, lease_ms, self.completion(), 0)
 
     def ack(self) -> None:
-        self.shard.end_lease(self.item)
+        self.shard.end_leases([self.item])
         self.shard.settle([self.item], None, self.completion(), [0])
 
     def pass_ms(self, elapsed_ms: int) -> None:

@@ -90,7 +90,7 @@ class Everything:
         now_ms = self.shards.clock_ms
         rewrites = [self.shard.failed_attempt(item, now_ms, dead=True) for item in items] if is_nack else None
         for item in items:
-            self.shard.end_lease(item)
+            self.shard.end_leases([item])
         completion = self.completion("nack" if is_nack else "ack")
         self.shard.settle(items, rewrites, completion, list(range(len(items))))
 

@@ -27,13 +27,13 @@ def leased(shards: Shards, count: int) -> list[ShardItem]:
     items, state = list(call.items), shards.states[0]
     for item in items:
         if item.phase is Phase.PREFETCHED:
-            state.deliver(item, shards.clock_ms + 30_000)
+            state.deliver([item], shards.clock_ms + 30_000)
     return items
 
 
 def settle(shards: Shards, item: ShardItem, *, delay_ms: int | None = None) -> None:
     shard = shards.states[0]
-    shard.end_lease(item)
+    shard.end_leases([item])
     rewrites = None
     if delay_ms is not None:
         rewrites = [shard.failed_attempt(item, shards.clock_ms, delay_ms=delay_ms)]

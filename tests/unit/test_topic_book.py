@@ -37,7 +37,7 @@ def test_a_namespace_without_topics_is_forgotten_with_the_last_of_them() -> None
     shards.run(0)
     state = shards.states[0]
     (item,) = call.items or []
-    state.end_lease(item)
+    state.end_leases([item])
     state.settle([item])
     shards.run(0)
     shards.clock_ms += limits.TOPIC_IDLE_MS

@@ -237,31 +237,52 @@ class Deliveries:
         an expired one that perhaps holds their topic as a dead letter.
         """
         self._prefetch.take(queue, items, self._clock())
-        given: list[ShardItem] = []
+        parts = by_topic(items)
+        if any(item.expires_at <= clocks[topic.shard_id].server_ms for topic, some in parts.items() for item in some):
+            items = self._without_expired(items, clocks)
+            parts = by_topic(items)
+        for topic, some in parts.items():
+            self._lease(topic, some, call, clocks[topic.shard_id])
+            if queue.is_serial:
+                topic.run = some  # Those that the call did not take wait until it has ended.
+        if queue.is_throttled:
+            self._tokens.spend(queue, len(items))
+        return items
+
+    def _lease(self, topic: ShardTopic, items: list[ShardItem], call: DequeueCall, now: Now) -> None:
+        """Begin the leases of a call on items of one topic of a shard."""
+        shard = self._writers[topic.shard_id].shard
+        assert shard is not None
+        by_lease: dict[int, list[ShardItem]] = {}
+        if call.lease_ms:
+            by_lease[call.lease_ms] = items
+        else:
+            for item in items:
+                by_lease.setdefault(item.lease_ms or call.lease_ms_default, []).append(item)
+        for lease_ms, some in by_lease.items():
+            shard.deliver(some, now.steady_ms + lease_ms, now.server_ms)
+        if call.says_begun:
+            shard.hand_over(items)
+
+    def _without_expired(self, items: list[ShardItem], clocks: dict[int, Now]) -> list[ShardItem]:
+        """End the items whose TTL is over. Return the others, without those behind an expired one that perhaps holds
+        their topic as a dead letter: they are unclaimed.
+        """
+        left: list[ShardItem] = []
         holding: set[ShardTopic] = set()
         for item in items:
-            shard_id = item.topic.shard_id
+            topic, shard_id = item.topic, item.topic.shard_id
             writer, now = self._writers[shard_id], clocks[shard_id]
             shard = writer.shard
             assert shard is not None
-            if item.topic in holding:
+            if topic in holding:
                 if shard.unclaim(item):
                     writer.wake()
-                continue
-            shard.deliver(item, now.steady_ms + (call.lease_ms or item.lease_ms or call.lease_ms_default))
-            if call.says_begun:
-                shard.hand_over(item)
-            if item.expires_at <= now.server_ms:
-                shard.expire(item, now.server_ms)
+            elif item.expires_at <= now.server_ms:
+                shard.expire([item], now.server_ms)
                 writer.wake()
-                if item.topic.holds_on_dead:
-                    holding.add(item.topic)
+                if topic.holds_on_dead:
+                    holding.add(topic)
             else:
-                item.delivered_at = now.server_ms
-                given.append(item)
-        if queue.is_serial:
-            for topic, run in by_topic(given).items():
-                topic.run = run  # Those that the call did not take wait until it has ended.
-        if queue.is_throttled:
-            self._tokens.spend(queue, len(given))
-        return given
+                left.append(item)
+        return left

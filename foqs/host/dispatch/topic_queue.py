@@ -475,17 +475,21 @@ def _unbacked(
 ) -> tuple[list[ShardItem], int, int]:
     """Return the items whose claims do not back the call's lease, the number of items that fit, and the bytes left."""
     found: list[ShardItem] = []
-    count = 0
+    count, backed, backed_lease_ms = 0, None, 0
     for item in items:
         if bytes_left <= 0:
             break
-        shard_id = item.topic.shard_id
-        if shard_id not in clocks:  # Read once for all items, because a clock costs more than all else here.
-            clocks[shard_id] = writers[shard_id].now()
         lease_ms = call.lease_ms or item.lease_ms or call.lease_ms_default
-        if not item.is_claimed_for(clocks[shard_id].steady_ms + lease_ms):
-            item.lease_wanted_ms = lease_ms
-            found.append(item)
+        # Most items are under the same claim as the one before, which backs them alike.
+        if item.claim is not backed or lease_ms != backed_lease_ms or item.at_most_once or backed is None:
+            shard_id = item.topic.shard_id
+            if shard_id not in clocks:  # Read once for all items, because a clock costs more than all else here.
+                clocks[shard_id] = writers[shard_id].now()
+            if item.is_claimed_for(clocks[shard_id].steady_ms + lease_ms):
+                backed, backed_lease_ms = None if item.at_most_once else item.claim, lease_ms
+            else:
+                item.lease_wanted_ms = lease_ms
+                found.append(item)
         bytes_left -= item.size_bytes
         count += 1
     return found, count, bytes_left

@@ -13,7 +13,7 @@ from foqs.host.dispatch.tenant import ReadyRing
 from foqs.host.dispatch.topic_queue import DequeueCall
 from foqs.host.registry.namespaces import Namespaces
 from foqs.host.shards.shards import Shards
-from foqs.model import ids, limits
+from foqs.model import limits
 from foqs.model.calls import NO_CONTENT, CallContext, Delivery
 from foqs.model.errors import OverloadedError, PausedError
 from foqs.model.groups import check_consumed
@@ -220,7 +220,7 @@ class Dequeues:
             item.content = None
             deliveries.append(
                 Delivery(
-                    ids.item_id_of(receipt),
+                    receipt[: receipt.rindex(":")],
                     receipt,
                     name,
                     item.priority,

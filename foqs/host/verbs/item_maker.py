@@ -66,9 +66,12 @@ class Made:
         return ids.with_copies(item_id, len(self.copies[item.key])) if item.key in self.copies else item_id
 
     def enter_ids(self, shard_id: int, by_position: list[str]) -> None:
-        copies, text = self.copies, ids.item_id
-        for position, item in self.items.items():
-            by_position[position] = self.id_of(shard_id, item) if copies else text(shard_id, item.key)
+        if self.copies:
+            texts = [self.id_of(shard_id, item) for item in self.items.values()]
+        else:
+            texts = ids.item_ids(shard_id, [item.key for item in self.items.values()])
+        for position, text in zip(self.items, texts, strict=True):
+            by_position[position] = text
 
 
 class Costs:

@@ -191,25 +191,20 @@ class Leases:
                     group, item = self._find_lease(namespace, receipt, by_shard)
                 if nacks is not None:
                     group.rewrites.append(_rewrite(nacks[position], namespace.settings, group, item))
-                group.shard.end_lease(item)
-                if group.shard.suspects and not (nacks is not None and nacks[position].release):
-                    group.shard.suspects.pop(item.key, None)  # Its consumer has outlived it.
                 group.items.append(item)
                 group.positions.append(position)
             except StaleLeaseError as error:
-                shard_id, key, delivery = ids.parse(receipt)
-                if delivery or unleased is None:
-                    errors[position] = error.with_traceback(None)
-                else:
-                    unleased.append((position, shard_id, key))
+                _note_stale(position, receipt, error, errors, unleased)
             except FoqsError as error:
                 errors[position] = error.with_traceback(None)
         answer: Answer | None = None
-        for group in by_shard.values():
-            if group.items:
+        for of_shard in by_shard.values():
+            one, repeats = _without_repeats(of_shard)
+            for position in repeats:
+                _note_stale(position, receipts[position], stale_lease(), errors, unleased)
+            if one.items:
                 answer = answer or Answer(self._waiting)
-                group.shard.settle(group.items, group.rewrites or None, answer, group.positions)
-                group.writer.wake()
+                _settle(one, nacks, answer)
         return answer
 
     def _shard_of(self, shard_text: str, by_shard: dict[str, _OfShard]) -> _OfShard | None:
@@ -241,6 +236,47 @@ class Leases:
             # The answer is that for an unknown lease, so that it reveals no lease of another namespace.
             raise stale_lease()
         return group, item
+
+
+def _without_repeats(group: _OfShard) -> tuple[_OfShard, list[int]]:
+    """Leave each lease to the first position that ends it. Returns the other positions as well."""
+    if len({item.key for item in group.items}) == len(group.items):
+        return group, []
+    first_at: dict[int, int] = {}
+    for at, item in enumerate(group.items):
+        first_at.setdefault(item.key, at)
+    kept = list(first_at.values())
+    items, positions = [group.items[at] for at in kept], [group.positions[at] for at in kept]
+    rewrites = [group.rewrites[at] for at in kept] if group.rewrites else []
+    others = [position for position in group.positions if position not in set(positions)]
+    return group._replace(items=items, positions=positions, rewrites=rewrites), others
+
+
+def _note_stale(
+    position: int,
+    receipt: str,
+    error: StaleLeaseError,
+    errors: PositionErrors,
+    unleased: list[tuple[int, int, int]] | None,
+) -> None:
+    """Add a receipt without a lease to `errors`, or a bare id to `unleased`, if given."""
+    shard_id, key, delivery = ids.parse(receipt)
+    if delivery or unleased is None:
+        errors[position] = error.with_traceback(None)
+    else:
+        unleased.append((position, shard_id, key))
+
+
+def _settle(group: _OfShard, nacks: Sequence[of.Nack] | None, answer: Answer) -> None:
+    """End leases on one shard, and pass their ends on to it."""
+    shard = group.shard
+    shard.end_leases(group.items)
+    if shard.suspects:
+        for item, position in zip(group.items, group.positions, strict=True):
+            if nacks is None or not nacks[position].release:
+                shard.suspects.pop(item.key, None)  # Its consumer has outlived it.
+    shard.settle(group.items, group.rewrites or None, answer, group.positions)
+    group.writer.wake()
 
 
 def _rewrite(nack: of.Nack, settings: NamespaceSettings, group: _OfShard, item: ShardItem) -> Rewrite | None:

@@ -15,7 +15,7 @@ from mypy_extensions import mypyc_attr
 from foqs.model import limits, order
 from foqs.model.clock import Now
 from foqs.model.errors import UnavailableError
-from foqs.model.item import Phase, ShardItem, rows_came
+from foqs.model.item import Phase, ShardItem, by_topic, rows_came
 from foqs.model.namespace import SettingsTable
 from foqs.model.topic import KEYED_TOPIC_IDLE_MS, ShardTopic
 from foqs.shard.port import TIMER_LANE, ClaimedRow, LaneCounts, ShardImage, StoredClaim, Transaction, TransactionResult
@@ -93,7 +93,7 @@ class ShardState:
         self.claim, self.claim_for_call = self.claims.claim, self.claims.claim_for_call
         self.unclaim_for_calls = self.claims.unclaim_for_calls
         self.under_lease, self.lease_of = leases.by_receipt, leases.find
-        self.deliver, self.end_lease = leases.begin, leases.end
+        self.deliver, self.end_leases = leases.begin, leases.end
         self.hand_over, self.work_begins, self.suspects = leases.hand_over, leases.work_begins, leases.suspects
         self.settle, self.expire = settlements.settle, settlements.expire
         self.unclaim, self.unclaim_all = settlements.unclaim, settlements.unclaim_all
@@ -440,9 +440,14 @@ class ShardState:
         for key, claim in newest.items():
             row = image.claimed_rows[key]
             if not (claim.is_ahead and row.at_most_once):
-                kept.setdefault(claim.id, []).append(self._leased_item(row, claim.due_at))
+                kept.setdefault(claim.id, []).append(self._claimed_item(row))
         for claim in image.claims:
-            self.journal.adopt(claim, kept.get(claim.id, []))
+            items = kept.get(claim.id, [])
+            for topic, some in by_topic(items).items():
+                self.leases.begin(some, claim.due_at)
+                if topic.is_serial:
+                    topic.run += some
+            self.journal.adopt(claim, items)
 
     def _unclaim(self, unseen: Collection[int]) -> None:
         for key in unseen:
@@ -450,12 +455,9 @@ class ShardState:
             if item is not None and item.phase is Phase.LEASED:  # Else one before it in its run has taken it along.
                 self.settlements.unclaim(item)
 
-    def _leased_item(self, row: ClaimedRow, due_at: int) -> ShardItem:
+    def _claimed_item(self, row: ClaimedRow) -> ShardItem:
         sort_key = order.sort_key(row.urgency, row.due_at, row.key, self.shard_id)
         item = ShardItem(row.key, self.index.by_number[row.topic], row.priority, row.due_at, sort_key)
         fill_head(item, row)
         self.index.leases[row.key] = item
-        self.leases.begin(item, due_at)
-        if item.topic.is_serial:
-            item.topic.run.append(item)
         return item

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import repeat
 
 from foqs.model import ids, limits, order
 from foqs.model.errors import FoqsError, OverloadedError
@@ -250,6 +251,14 @@ class ShardIndex:
     def drop_resident(self, item: ShardItem) -> None:
         if self.resident.pop(item.key, None) is not None:
             self._resident_bytes -= limits.RESIDENT_ITEM_BYTES + item.size_bytes
+
+    def take_resident(self, keys: Sequence[int]) -> list[ShardItem | None]:
+        """Take ready items out of memory to claim them; None for those whose contents are not there."""
+        found = list(map(self.resident.pop, keys, repeat(None)))
+        for item in found:
+            if item is not None:
+                self._resident_bytes -= limits.RESIDENT_ITEM_BYTES + item.size_bytes
+        return found
 
     def keep_resident(self, items: Sequence[ShardItem]) -> None:
         """Keep the contents of ready items in memory while room is left."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import islice
 from typing import Generic, TypeVar
 
 from foqs.model import ids
 from foqs.model.errors import StaleLeaseError
-from foqs.model.item import Phase, ShardItem, move
+from foqs.model.item import Phase, ShardItem, move, move_all
 from foqs.shard.state.index import ShardIndex
 
 T = TypeVar("T")
@@ -42,17 +43,24 @@ class LeaseTable:
             raise stale_lease()
         return item
 
-    def begin(self, item: ShardItem, lease_due_at: int) -> None:
-        """Deliver the item under a lease that ends at `lease_due_at`, on the steady clock."""
-        move(item, Phase.LEASED)
-        item.lease_due_at = lease_due_at
-        item.receipt = receipt = ids.receipt(self._index.shard_id, item.key, item.deliveries + 1)
-        self.by_receipt[receipt] = item
-        self._wheel.add(item.key, lease_due_at, item)
+    def begin(self, items: Sequence[ShardItem], lease_due_at: int, delivered_at: int = 0) -> None:
+        """Deliver items of one topic, all in the same phase, under leases that end at `lease_due_at`.
 
-    def hand_over(self, item: ShardItem) -> None:
-        """Note that the leased item was delivered to a consumer that reports the start of work."""
-        self.unbegun.add(item.key)
+        That is on the steady clock, and `delivered_at` on the server's; 0 if it is unknown.
+        """
+        topic, keys = items[0].topic, [item.key for item in items]
+        receipts = ids.receipts(self._index.shard_id, keys, [item.deliveries + 1 for item in items])
+        for item, receipt in zip(items, receipts, strict=True):
+            item.receipt = receipt
+            item.lease_due_at = lease_due_at
+            item.delivered_at = delivered_at
+        move_all(topic, items, items[0].phase, Phase.LEASED)
+        self.by_receipt.update(zip(receipts, items, strict=True))
+        self._wheel.add_all(keys, lease_due_at, items)
+
+    def hand_over(self, items: Sequence[ShardItem]) -> None:
+        """Note that the leased items were delivered to a consumer that reports the start of work."""
+        self.unbegun.update([item.key for item in items])
 
     def work_begins(self, item: ShardItem) -> None:
         """Note that its consumer works on the leased item from now on."""
@@ -74,11 +82,20 @@ class LeaseTable:
         self.unbegun.update([key for key in past.unbegun if key in self._index.leases])
         self.suspects.update(past.suspects)
 
-    def end(self, item: ShardItem) -> None:
-        """Reserve the end of the lease for the caller, which must settle the item at once."""
-        self.by_receipt.pop(item.receipt, None)
-        self.unbegun.discard(item.key)
-        self._wheel.remove(item.key, item.lease_due_at)
+    def end(self, items: Sequence[ShardItem]) -> None:
+        """Reserve the ends of these leases for the caller, which must settle the items at once."""
+        by_receipt, ends = self.by_receipt, dict[int, list[int]]()
+        for item in items:
+            by_receipt.pop(item.receipt, None)
+            due_at = item.lease_due_at
+            if due_at in ends:  # Leases that began together mostly end together.
+                ends[due_at].append(item.key)
+            else:
+                ends[due_at] = [item.key]
+        for due_at, keys in ends.items():
+            self._wheel.remove_all(keys, due_at)
+            if self.unbegun:
+                self.unbegun.difference_update(keys)
 
     def go_on(self, item: ShardItem) -> None:
         """Let the lease that `end` took out run on, because its end was not written."""
@@ -121,6 +138,12 @@ class Wheel(Generic[T]):
         self._order: list[int] = []
 
     def add(self, key: int, due_at: int, entry: T) -> None:
+        self._slot(due_at)[key] = entry
+
+    def add_all(self, keys: Iterable[int], due_at: int, entries: Iterable[T]) -> None:
+        self._slot(due_at).update(zip(keys, entries, strict=True))
+
+    def _slot(self, due_at: int) -> dict[int, T]:
         number = due_at // SLOT_MS + 1
         slot = self._slots.get(number)
         if slot is None:
@@ -128,13 +151,17 @@ class Wheel(Generic[T]):
             heappush(self._order, number)
             if len(self._order) > 2 * len(self._slots) + _SLOTS_SPARE:
                 self._order = sorted(self._slots)
-        slot[key] = entry
+        return slot
 
     def remove(self, key: int, due_at: int) -> None:
+        self.remove_all([key], due_at)
+
+    def remove_all(self, keys: Iterable[int], due_at: int) -> None:
         number = due_at // SLOT_MS + 1
         slot = self._slots.get(number)
         if slot is not None:
-            slot.pop(key, None)
+            for key in keys:
+                slot.pop(key, None)
             if not slot:
                 del self._slots[number]
 

@@ -110,7 +110,7 @@ class Changes:
         elif item.phase is Phase.CLAIMING:
             self._claims.unclaim(item)
         elif item.phase is Phase.LEASED:
-            self._leases.end(item)
+            self._leases.end([item])
         if not item.enqueued_at:  # It was never read before.
             fill_head(item, row)
         item.content = None

@@ -43,19 +43,15 @@ class Claims:
 
     def claim(self, topic: ShardTopic, sort_keys: list[int]) -> None:
         """Lease items just taken from the head of the topic's window, before their consumer is known."""
-        index = self._index
-        items: list[ShardItem] = []
-        for sort_key in sort_keys:
-            key = order.key_of(sort_key)
-            item = index.resident.get(key)
-            if item is None:
-                item = ShardItem(key, topic, order.urgency_of(sort_key), order.due_at_of(sort_key), sort_key)
-            else:
-                index.drop_resident(item)
+        index, keys = self._index, order.keys_of(sort_keys)
+        items = [
+            item or ShardItem(order.key_of(at), topic, order.urgency_of(at), order.due_at_of(at), at)
+            for at, item in zip(sort_keys, index.take_resident(keys), strict=True)
+        ]
+        for item in items:
             item.lease_wanted_ms = 0
-            index.leases[key] = item
-            self.waiting[key] = item
-            items.append(item)
+        index.leases.update(zip(keys, items, strict=True))
+        self.waiting.update(zip(keys, items, strict=True))
         move_all(topic, items, Phase.READY, Phase.CLAIMING)
         self._started(topic, sort_keys)
 
@@ -232,7 +228,7 @@ class Claiming(Operation):
         if topic.is_serial and claimed:
             topic.first_enqueued_at = claimed[0].enqueued_at
         if expired:
-            self._settlements.expire_all(expired, now.server_ms)
+            self._settlements.expire(expired, now.server_ms)
         self._source.end(topic, items, prefetched)
 
     def rolled_back(self, error: FoqsError) -> None:

@@ -119,16 +119,10 @@ class Settlements:
             one for topic, sort_key in first_back.items() for one in topic.run
             if one.phase is Phase.LEASED and one.sort_key > sort_key and not one.at_most_once and one not in settled
         ]  # fmt: skip
-        for item in more:
-            self._leases.end(item)
+        self._leases.end(more)
         return [*items, *more], [*rewrites, *map(_released, more)]
 
-    def expire(self, item: ShardItem, now_ms: int) -> None:
-        """End an item that has expired just before its delivery."""
-        self._leases.end(item)
-        self.expire_all([item], now_ms)
-
-    def expire_all(self, items: Sequence[ShardItem], now_ms: int) -> None:
+    def expire(self, items: Sequence[ShardItem], now_ms: int) -> None:
         """End items of one topic whose TTL is over and that no consumer has: delete them, unless `expiry` keeps them.
 
         They are under claim, so their unseen deliveries count, as with any other end of a claim.
@@ -172,7 +166,7 @@ class Settlements:
         Returns True if the next transaction has that work.
         """
         if item.lease_due_at:
-            self._leases.end(item)
+            self._leases.end([item])
         if item.claim is not None and not item.claim.is_ahead:
             self.settle([item], [_released(item)])
             return True
