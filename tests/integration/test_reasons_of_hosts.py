@@ -11,6 +11,7 @@ from foqs.shard.port import Rewrite
 from foqs.storage.shard.script import rewrite_statements
 from foqs.wire.codec import structs
 from tests.support.running_host import running_host
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -51,6 +52,7 @@ async def test_another_owner_of_the_shard_shows_the_reasons_of_the_one_before(me
         nacks = [Nack(item.receipt, reason=f"é {item.id}", **kinds[n % 4]) for n, item in enumerate(items)]
         assert await host.client.nack("jobs", nacks) == {}
     async with running_host(meta_url, shard_urls, name="other") as other:
+        await until(lambda: other.host.owned_count == len(shard_urls))
         for item_id in result.ids:
             assert await reasons(other, item_id) == [(1, f"é {item_id}")]
         dead = (await other.admin.list_dead_letters("jobs", "t")).items
