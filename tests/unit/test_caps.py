@@ -192,6 +192,7 @@ class Asked(TokenBucket):
         return super().wait_s(now_s)
 
 
+@pytest.mark.interpreted
 def test_consumers_of_a_topic_without_items_wait_for_none_of_its_tokens() -> None:
     """Another host may have the items, and would wait for the next token."""
     shards = Shards(1, new_cap=lambda key, rate, now_s: Asked(rate, now_s, 0.0))

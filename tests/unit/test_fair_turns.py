@@ -241,6 +241,7 @@ def loses_its_place_by_an_urgent_item(self: Levels, queue: TopicQueue, level: in
     return _place(self, queue, level)
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize(
     ("owners", "name", "defect"),
     [
