@@ -29,6 +29,10 @@ def shard_of(packed: int) -> int:
     return packed & _SHARD_MASK
 
 
+def shards_of(packed: Iterable[int]) -> list[int]:
+    return [one & _SHARD_MASK for one in packed]
+
+
 def key_of(packed: int) -> int:
     return packed >> _KEY_SHIFT & _KEY_MASK
 

@@ -352,8 +352,7 @@ class TopicQueue:
                 heads.append(window.first(shortage, before, min(demand.items_max, part.room)))
         chosen = heads[0] if len(heads) == 1 else sorted(chain.from_iterable(heads))
         counts: dict[int, int] = {}
-        for sort_key in chosen[: demand.count_of(chosen)]:
-            shard_id = order.shard_of(sort_key)
+        for shard_id in order.shards_of(chosen[: demand.count_of(chosen)]):
             counts[shard_id] = counts.get(shard_id, 0) + 1
         return counts
 

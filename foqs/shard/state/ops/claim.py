@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from operator import attrgetter
 
 from foqs.model import limits, order
 from foqs.model.clock import Now
@@ -16,6 +17,8 @@ from foqs.shard.state.index import ShardIndex, fill
 from foqs.shard.state.journal import Journal
 from foqs.shard.state.ops.operation import Operation
 from foqs.shard.state.ops.settle import Settlements
+
+_sort_key = attrgetter("sort_key")
 
 
 class Claims:
@@ -246,7 +249,3 @@ class Claiming(Operation):
 
     def lost(self, unknown: FoqsError, undone: FoqsError) -> None:
         """Do nothing: only the dispatcher waits for a claim, and it forgets the shard's items."""
-
-
-def _sort_key(item: ShardItem) -> int:
-    return item.sort_key

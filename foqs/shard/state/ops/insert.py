@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from operator import attrgetter
 from typing import Protocol
 
 from foqs.model import limits, order
@@ -18,6 +19,8 @@ from foqs.shard.state.index import ENQUEUE_BUFFER_RETRY_MS, ShardIndex
 from foqs.shard.state.ops.claim import Claims
 from foqs.shard.state.ops.operation import Operation
 from foqs.shard.state.ops.wake import Timers
+
+_key = attrgetter("key")
 
 
 class FirstItems(Protocol):
@@ -279,7 +282,3 @@ def _set_placed_apart(transaction: Transaction) -> None:
         transaction.inserts_placed += [item for item in some if item.topic.has_places]
         some[:] = [item for item in some if not item.topic.has_places]
     transaction.inserts_placed.sort(key=_key)
-
-
-def _key(item: ShardItem) -> int:
-    return item.key
