@@ -42,7 +42,7 @@ class TurningTime:
 
     def at(self, now_s: float) -> float:
         """Return its time when the loop's clock shows `now_s`."""
-        return min(now_s, self.stops_s) - self.held_s
+        return (now_s if now_s < self.stops_s else self.stops_s) - self.held_s
 
     def tick(self, now_s: float) -> float:
         """Note a turn of the loop, and return the clock's time."""

@@ -136,7 +136,8 @@ class World:
         self.due_ats = due_ats
         topics = {number: self._topic(number) for number in range(len(due_ats))}
         shard = SimpleNamespace(index=SimpleNamespace(topics=topics), sweep_lag_ms=lambda now_ms: now_ms - 5)
-        writer = SimpleNamespace(shard_id=4, now_ms=lambda: 12)
+        self.now_ms = 12
+        writer = SimpleNamespace(shard_id=4, now_ms=lambda: self.now_ms)
         shards: Any = SimpleNamespace(owned=lambda: iter([(writer, shard)]))
         self.ages = Ages(shards, lambda: self.now_s)
 
@@ -170,3 +171,14 @@ def test_few_topics_are_looked_at_once_a_round_and_an_item_that_went_is_forgotte
     world.now_s += ages.AGES_ROUND_MS / 1000
     world.tick(10)
     assert (world.looks, world.ages.oldest_due_at) == (2, {})
+
+
+def test_the_lag_of_delayed_items_is_measured_once_a_round():
+    world = World([])
+    world.tick()
+    world.now_ms = 20
+    world.tick(10)
+    assert world.ages.delay_lag_ms == {4: 7}
+    world.now_s += ages.AGES_ROUND_MS / 1000
+    world.tick()
+    assert world.ages.delay_lag_ms == {4: 15}

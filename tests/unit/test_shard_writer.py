@@ -325,7 +325,7 @@ async def test_a_defect_costs_a_take_over_and_not_the_shard(
         abandon, tell = first.abandon, writer.listener.on_events
         monkeypatch.setattr(first, "abandon", lambda reason: (tell(abandon(reason)), {}["a completion"]))
     if where == "tick":
-        first.settlements.tick = Mock(side_effect=KeyError("a receipt"))  # type: ignore[method-assign]
+        first.leases.is_due = Mock(side_effect=KeyError("a receipt"))
         with capture_logs() as logs:
             writer.tick()
     else:

@@ -116,8 +116,10 @@ class AccessBook:
     def tick(self) -> None:
         """Warn once if the meta database has not told for long, and say when it tells again."""
         is_stale = self.stale_s * 1000 >= STALE_MS
-        if is_stale and not self._is_stale:
-            _log.warning("access_stale", stale_ms=int(self.stale_s * 1000), version=self._snapshot.version)
-        elif self._is_stale and not is_stale:
-            _log.info("access_fresh", version=self._snapshot.version)
+        if is_stale is self._is_stale:
+            return
         self._is_stale = is_stale
+        if is_stale:
+            _log.warning("access_stale", stale_ms=int(self.stale_s * 1000), version=self._snapshot.version)
+        else:
+            _log.info("access_fresh", version=self._snapshot.version)

@@ -148,6 +148,8 @@ class Deliveries:
 
     def serve_lingering(self) -> None:
         """Serve the topics that were left to this tick."""
+        if not self._lingering:
+            return
         lingering, self._lingering = self._lingering, {}
         for queue in lingering:
             self.serve(queue)

@@ -246,6 +246,7 @@ class Dispatcher:
     def tick(self) -> None:
         """Apply settings, serve topics that waited for tokens and calls that lingered, and continue the sweep."""
         self._follow_settings()
+        # A part without work is not entered, because most ticks of most hosts have none.
         for queue in self.tokens.topic_wheel.take_due(limits.SWEEP_QUEUES_MAX):
             self.deliveries.resume(queue)
         for tenant in self.tokens.tenant_wheel.take_due():
@@ -254,8 +255,10 @@ class Dispatcher:
         self.rings.renew_calls()
         for topic in self.permits.tick():
             self.queues.on_changed(topic)
-        self.deliveries.serve_any()
-        self._sweep_some()
+        if self.rings.fed or self.rings.fed_keyed or self.rings.due:
+            self.deliveries.serve_any()
+        if self._unswept:
+            self._sweep_some()
 
     def sweep(self) -> None:
         """Begin to unclaim items that were prefetched too long ago, and to deactivate idle topics.
@@ -280,15 +283,19 @@ class Dispatcher:
 
     def _follow_settings(self) -> None:
         """Apply changes of policies, caps and pauses, also to waiting calls, and to topics that wait for tokens."""
-        changes = self.settings.policy_changes
-        for _ in range(min(len(changes), limits.SWEEP_QUEUES_MAX)):
-            self._follow_policy(changes.popleft())
-        for topic in self._prefix_sweep.take(
-            self.settings.prefix_changes, lambda: [*self.queues.by_topic, *self.tokens.caps]
-        ):
-            self._follow_policy(topic)
-        self._follow_bases()
-        self._follow_namespaces()
+        settings, changes = self.settings, self.settings.policy_changes
+        if changes:
+            for _ in range(min(len(changes), limits.SWEEP_QUEUES_MAX)):
+                self._follow_policy(changes.popleft())
+        if settings.prefix_changes or self._prefix_sweep.is_under_way:
+            for topic in self._prefix_sweep.take(
+                settings.prefix_changes, lambda: [*self.queues.by_topic, *self.tokens.caps]
+            ):
+                self._follow_policy(topic)
+        if self._keyed_sweeps:
+            self._follow_bases()
+        if settings.dequeue_paused is not self._namespaces_paused or settings.caps is not self._caps_known:
+            self._follow_namespaces()
         if self._observer is not None:
             self._observer.settings_followed()
 
@@ -306,8 +313,6 @@ class Dispatcher:
 
     def _follow_namespaces(self) -> None:
         paused, caps = self.settings.dequeue_paused, self.settings.caps
-        if paused is self._namespaces_paused and caps is self._caps_known:
-            return
         tenants = self.queues.tenants
         for number in {*paused, *[number for number, _ in caps.items() ^ self._caps_known.items()]}:
             tenant = tenants.get(number)

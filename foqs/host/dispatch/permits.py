@@ -354,6 +354,8 @@ class Permits:
         if self._settings.limits_in_flight is not self._is_limiting:
             self._is_limiting = self._settings.limits_in_flight
             self.on_wanted()
+        if not self._short:
+            return []
         now_s, ended = self._clock(), list[Topic]()
         for topic in list(islice(self._short, limits.SWEEP_QUEUES_MAX)):
             short = self._short.pop(topic)

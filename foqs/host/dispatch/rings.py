@@ -479,9 +479,10 @@ class Rings:
             self.fill(ring)  # Its first caller has possibly left.
         for base in list(islice(self._queues.calls_before, limits.SWEEP_QUEUES_MAX)):
             self._convert(base)
-        self.fed.update(self._fed_later)
-        self.fed_keyed.update(self._fed_keyed_later)
-        self._fed_later, self._fed_keyed_later = {}, {}
+        if self._fed_later or self._fed_keyed_later:
+            self.fed.update(self._fed_later)
+            self.fed_keyed.update(self._fed_keyed_later)
+            self._fed_later, self._fed_keyed_later = {}, {}
         for call in list(islice(self._busy, limits.SWEEP_QUEUES_MAX)):
             del self._busy[call]
             self._busy[call] = None

@@ -90,6 +90,9 @@ class TokenWheel(Generic[P]):
     def take_due(self, count_max: int = sys.maxsize) -> list[P]:
         """Take out up to `count_max` of those whose wait is over."""
         slot = self._slot_now()
+        if not self._slots and not self._due:
+            self._slot = slot
+            return []
         for number in self._occupied(slot):
             self._due.update({one: None for one in self._slots.pop(number) if one.token_wait_slot == number})
         self._slot = slot

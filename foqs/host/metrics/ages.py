@@ -17,7 +17,8 @@ class Ages:
     """Finds the waiting times of items for metrics. The host ticks it, and gauges read the two dictionaries.
 
     By shard id, `oldest_due_at` has the due time of the shard's oldest ready item, and `delay_lag_ms` the lag of its
-    delayed items. Both have the shards that were owned at the last check and have such items.
+    delayed items, at most AGES_ROUND_MS ago. Both have the shards that were owned at the last check and have such
+    items.
     """
 
     def __init__(self, shards: Shards, now_s: Callable[[], float]) -> None:
@@ -27,14 +28,15 @@ class Ages:
         """The result of the last round; a round takes AGES_ROUND_MS, and longer with many topics."""
         self.delay_lag_ms: dict[int, int] = {}
         self._round: Iterator[None] = iter(())
-        self._began_s = float("-inf")
+        self._began_s = self._lags_s = float("-inf")
 
     def tick(self) -> None:
         """Check some more topics. The host calls it every limits.TICK_MS, on the event loop."""
-        self.delay_lag_ms = {
-            writer.shard_id: shard.sweep_lag_ms(writer.now_ms()) for writer, shard in self._shards.owned()
-        }
         now_s = self._now_s()
+        if now_s - self._lags_s >= AGES_ROUND_MS / 1000:
+            self._lags_s = now_s
+            owned = self._shards.owned()
+            self.delay_lag_ms = {writer.shard_id: shard.sweep_lag_ms(writer.now_ms()) for writer, shard in owned}
         if next(self._round, self) is self and now_s - self._began_s >= AGES_ROUND_MS / 1000:
             self._began_s = now_s
             self._round = self._scan()

@@ -189,19 +189,32 @@ class ShardState:
         return events
 
     def tick(self, now: Now) -> bool:
-        """Do the work that is due by time alone. Returns True if that needs a transaction."""
-        ended = self.settlements.tick(now)
-        warmed = self.refills.warm_up()
-        self._forget_idle_topics(now.steady_ms)
-        self._report_room()
+        """Do the work that is due by time alone. Returns True if that needs a transaction.
+
+        A part without work is not entered, because a host with many shards would be busy while it has nothing to do.
+        """
+        steady_ms, table = now.steady_ms, self.index.topic_table
+        ended = self.settlements.tick(now) if self.leases.is_due(steady_ms) else 0
+        if self.refills.cold:
+            self.refills.warm_up()
+        is_refill = bool(self.refills.wanted)
+        table.steady_ms = steady_ms
+        if table.empty_since_ms or table.empty_keyed_since_ms:
+            self._forget_idle_topics(steady_ms)
+        if self._had_no_room:
+            self._report_room()
         is_due = False
         if self.dedup.loading:
             self.dedup.tick()
         if self.dedup.windows:
             is_due = self.forgetfulness.tick(now)
-        is_due = is_due or self.images.is_due(now) or self.slot_moves.is_due()
-        is_due = is_due or self.timers.sweep_at_ms <= now.server_ms or self._is_steady_due(now)
-        return bool(ended or warmed or self._topics_gone) or is_due
+        is_due = is_due or self.images.is_due(now)
+        if self.slot_moves.waiting:
+            is_due = is_due or self.slot_moves.is_due()
+        if self.index.leases:
+            is_due = is_due or self._is_steady_due(now)
+        is_due = is_due or self.timers.sweep_at_ms <= now.server_ms
+        return bool(ended or is_refill or self._topics_gone) or is_due
 
     def _is_steady_due(self, now: Now) -> bool:
         """True if the steady clock must be written: a new owner restarts it from there, which prolongs leases."""
@@ -393,7 +406,6 @@ class ShardState:
         deleted by one transaction, because the next one can use their names again.
         """
         index = self.index
-        index.topic_table.steady_ms = steady_ms
         if not index.counted:
             return
         table = index.topic_table

@@ -35,6 +35,7 @@ class LeaseTable:
         """The keys of items whose lease has ended during work on them, the oldest first."""
         self._index = index
         self._wheel: Wheel[ShardItem] = Wheel()
+        self.is_due = self._wheel.is_due
 
     def find(self, key: int, delivery: int) -> ShardItem:
         """Return the item under this lease; `delivery` 0 means any. Raises StaleLeaseError if the lease has ended."""
@@ -164,6 +165,10 @@ class Wheel(Generic[T]):
                 slot.pop(key, None)
             if not slot:
                 del self._slots[number]
+
+    def is_due(self, now_ms: int) -> bool:
+        """True if `pop_due` has something to do."""
+        return bool(self._order) and self._order[0] * SLOT_MS <= now_ms
 
     def pop_due(self, now_ms: int, count_max: int) -> list[T]:
         """Take out up to `count_max` due entries; the rest follows with the next call."""

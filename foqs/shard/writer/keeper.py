@@ -245,6 +245,8 @@ class Health:
 
         `silent_since_s`: the time since which the server has left all questions unanswered, of all its shards.
         """
+        if self._began_s is None and silent_since_s is None:
+            return
         if self.healthy and self.hangs(now_s, silent_since_s):
             self.trip(now_s, f"it has not answered for {BREAKER_STALL_MS} ms")
 
@@ -320,13 +322,14 @@ class Keeper:
 
         `is_idle`: the shard is owned, and its session has nothing to do.
         """
-        now_s, turned_s = self._loop.time(), self._turned_s()
-        self.health.watch(turned_s, self._server.silent_since_s if is_owned else None)
-        if is_idle and (self._store.is_session_lost() or (self.health.healthy and self._claim_pulse(turned_s))):
+        now_s, health = self._loop.time(), self.health
+        turned_s = self._server.turning.at(now_s)
+        health.watch(turned_s, self._server.silent_since_s if is_owned else None)
+        if is_idle and (self._store.is_session_lost() or (health.healthy and self._claim_pulse(turned_s))):
             # The probe detects a loss, so that the shard is reopened before a transaction needs it.
             self.ask_soon()
         self.is_due = self.is_due or self._is_clock_due(now_s) or self._is_durability_due(now_s)
-        return self.is_due or self.health.wants_probe(turned_s)
+        return self.is_due or (not health.healthy and health.wants_probe(turned_s))
 
     @property
     def hangs(self) -> bool:

@@ -336,10 +336,10 @@ class Ownership:
         owner, and no census is answered for the shard. The owner then needs a later epoch.
         """
         self._check_clock()
-        self._has_ticked, now_s = True, self._loop.time()
+        self._has_ticked = True
         is_over = self._is_doubtful or shard.epoch < self.given_epoch
         is_wanted = is_over or shard.index.keys_left_count < KEYS_LEFT_TO_RENEW
-        self.is_epoch_due = bool(self._renewed_epoch) or (is_wanted and now_s >= self._epoch_due_s)
+        self.is_epoch_due = bool(self._renewed_epoch) or (is_wanted and self._ticked_s >= self._epoch_due_s)
 
     def doubt(self) -> None:
         """Ask for a new epoch soon, because others might not know where the shard is served, or took it elsewhere."""

@@ -181,24 +181,24 @@ class ShardWriter(Service):
 
     def tick(self) -> None:
         """Notice due work, and a server that hangs; call it every limits.TICK_MS."""
-        shard = self.held
-        is_served = shard is not None and not self._ownership.is_given_up
+        ownership, shard = self._ownership, self._ownership.shard
+        is_served = shard is not None and not ownership.is_given_up
         is_due = self._keeper.tick(is_owned=shard is not None, is_idle=is_served and self._idle.is_set())
         if shard is None or not is_served:
             return
-        if self._keeper.hangs:
+        if not self.health.healthy and self._keeper.hangs:
             self._refuse_undone(shard)
-        now = self.now()
+        now = self.clock.at(self._loop.time())
         try:
             is_work = shard.tick(now)
             self._listener.on_events(shard.take_events())
         except Exception:
             log_defect(self.shard_id)
-            self._ownership.give_up("its state met a defect, see shard_defect")
+            ownership.give_up("its state met a defect, see shard_defect")
             return
         self._store_is_due = self._store_wants_transaction(now)
-        self._ownership.tick(shard)
-        if is_work or is_due or self._store_is_due or self._ownership.is_epoch_due:
+        ownership.tick(shard)
+        if is_work or is_due or self._store_is_due or ownership.is_epoch_due:
             self.wake()
 
     def _store_wants_transaction(self, now: Now) -> bool:

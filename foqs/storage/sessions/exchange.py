@@ -134,6 +134,11 @@ class Exchange:
     def is_on_this_loop(self) -> bool:
         return self._loop is asyncio.get_running_loop()
 
+    def has_ended(self) -> bool:
+        """True if the session is lost, or its server has ended it. Ask only while no command runs."""
+        # The only unasked data from a server is a notice of the session's end.
+        return bool(self.lost) or bool(self._unasked.poll(0))
+
     async def run(self, packets: Sequence[bytes], reader: ReplyReader) -> None:
         """Send the commands, and return when `reader` has their answers.
 

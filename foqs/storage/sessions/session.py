@@ -135,8 +135,8 @@ def has_ended(session: Any) -> bool:
     """True if the server has ended the session, or if it is None. Ask only when no call is under way."""
     if session is None or session._sock is None:
         return True
-    if session.exchange is not None and session.exchange.lost:
-        return True
+    if session.exchange is not None:
+        return bool(session.exchange.has_ended())
     poll = select.poll()
     poll.register(session._sock, select.POLLIN)
     # The only unasked data from a server is a notice of the session's end.

@@ -28,7 +28,7 @@ class Refills:
         self.wanted: OrderedDict[ShardTopic, bool] = OrderedDict()
         """The topics to read, in order of request, each with True if the rows' contents are wanted."""
         self._index = index
-        self._cold: deque[ShardTopic] = deque(index.topics.values())
+        self.cold: deque[ShardTopic] = deque(index.topics.values())
         """Topics without a request since the take-over."""
         self._has_failed = False
         """True if the last transaction failed. The next one then skips refills, because one might have caused that, and
@@ -40,13 +40,12 @@ class Refills:
         if topic.window.edge != order.LAST and not topic.window.refilling:
             self.wanted[topic] = with_payload
 
-    def warm_up(self) -> bool:
+    def warm_up(self) -> None:
         """Read the heads of topics without a request, a few at a time, for calls that discover topics."""
-        for _ in range(min(len(self._cold), WARM_UPS_PER_TICK)):
-            topic = self._cold.popleft()
+        for _ in range(min(len(self.cold), WARM_UPS_PER_TICK)):
+            topic = self.cold.popleft()
             if topic.window.wants_refill and not topic.window.sort_keys and not self.is_gone(topic):
                 self.want(topic, with_payload=topic.is_serial)  # Only a row tells since when its items wait.
-        return bool(self.wanted)
 
     def is_gone(self, topic: ShardTopic) -> bool:
         return self._index.by_number.get(topic.number) is not topic

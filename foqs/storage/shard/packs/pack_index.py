@@ -150,6 +150,8 @@ class PackIndex:
 
     def is_due(self, steady_ms: int) -> bool:
         """True if old items are due for promotion even without other work."""
+        if not self._packs:
+            return False
         oldest = self._oldest
         return oldest is not None and steady_ms >= max(oldest.born_ms + PACK_MS_MAX, self._paused_until_ms)
 
