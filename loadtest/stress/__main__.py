@@ -28,6 +28,7 @@ from loadtest.stress import keys as keys_run
 from loadtest.stress import lease_ends as lease_ends_run
 from loadtest.stress import long_life as long_life_run
 from loadtest.stress import loop_holds as loop_holds_run
+from loadtest.stress import old_backlog as old_backlog_run
 from loadtest.stress import overload as overload_run
 from loadtest.stress import reading as reading_run
 from loadtest.stress import reloads as reloads_run
@@ -237,6 +238,16 @@ def groups(rounds: int, items: int, backlog: int, seconds: float, json_path: Pat
     """Copies for three consumer groups next to plain items, and a group that nobody reads."""
     course = groups_run.Course(rounds=rounds, items=items, backlog=backlog, stretch_s=seconds)
     _publish(groups_run.run(course), json_path)
+
+
+@main.command()
+@click.option("--rounds", default=3, show_default=True)
+@click.option("--items", default=40_000, show_default=True)
+@click.option("--seconds", default=12.0, show_default=True, help="How long the items lie before they are consumed.")
+@_json
+def old_backlog(rounds: int, items: int, seconds: float, json_path: Path | None) -> None:
+    """CPU of the servers for the whole life of items that lay in a backlog, next to items that did not."""
+    _publish(old_backlog_run.run(old_backlog_run.Course(rounds, items, seconds)), json_path)
 
 
 @main.command()

@@ -33,6 +33,7 @@ class Stand:
         self.port = free_port()
         self.metrics_port = free_port()
         self.host: HostProgram
+        self.mysql_pid = 0
         self._prepare = prepare
         self._stack = ExitStack()
 
@@ -41,6 +42,7 @@ class Stand:
             home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="foqs-stress-")))
             cores = stack.enter_context(Cores())
             server = stack.enter_context(LocalServer(home / "mysql", buffer_pool_mib=_CACHE_MIB, log_file_mib=512))
+            self.mysql_pid = server.pid
             databases = make_databases(server, dict.fromkeys(range(SHARD_COUNT), server))
             self._prepare(databases.meta_url)
             variables = {"FOQS_METRICS_PORT": str(self.metrics_port)}
