@@ -118,16 +118,32 @@ def test_what_is_deleted_leaves_by_a_tombstone_and_the_last_of_it_with_its_pack(
     assert one.index.stored_bytes == 0
 
 
-def test_a_tombstone_goes_once_no_older_pack_is_there(one: PackedShard) -> None:
-    first, second = one.items(MANY), one.items(MANY)
+def test_a_tombstone_goes_with_the_last_pack_that_needs_it_however_old_others_are(one: PackedShard) -> None:
+    oldest, first, second = one.items(MANY), one.items(MANY), one.items(MANY)
+    one.run(oldest)
     one.run(first)
     one.run(second, deletes=keys(first[:3]))
-    plan = one.run(deletes=keys(second[:3]))
-    assert plan.tombstones_gone == []
-    plan = one.run(deletes=keys(first[3:]))
-    assert len(plan.tombstones_gone) == 1
-    assert len(one.stored.tombstones) == 1
-    assert one.packed_keys() == set(keys(second[3:]))
+    both = one.run(deletes=keys([*first[3:6], *second[:3]])).tombstone
+    assert both is not None
+    assert len(one.run(deletes=keys(first[6:])).tombstones_gone) == 1
+    assert one.stored.tombstones.keys() == {both.id}
+    assert one.run(deletes=keys(second[3:])).tombstones_gone == [both.id]
+    assert not one.stored.tombstones
+    assert one.packed_keys() == set(keys(oldest))
+
+
+def test_what_is_left_of_a_pack_for_hours_keeps_no_tombstones_of_others(one: PackedShard) -> None:
+    left = one.items(MANY)
+    one.run(left)
+    one.run(deletes=keys(left[1:]))
+    for _ in range(300):
+        one.now_ms += limits.MINUTE_MS
+        items = one.items(MANY)
+        one.run(items)
+        one.run(deletes=keys(items[:5]))
+        one.run(deletes=keys(items[5:]))
+    assert len(one.stored.tombstones) == len([*one.index._tombstones]) == 1
+    assert one.packed_keys() == {left[0].key}
 
 
 def test_a_rewritten_item_gets_the_row_that_it_has_then(one: PackedShard) -> None:
@@ -164,22 +180,105 @@ def test_a_failed_transaction_changes_nothing_and_may_be_run_again_by_its_plan(o
 # ---- what is old ----
 
 
-def test_what_is_left_of_an_old_pack_gets_rows(one: PackedShard) -> None:
-    items = one.items(MANY)
-    one.run(items)
-    one.run(deletes=keys(items[:3]))
+@pytest.fixture
+def crowded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any packed item is too many."""
+    monkeypatch.setattr(limits, "PACKED_ITEMS_KEPT_MAX", 0)
+
+
+def test_old_items_stay_packed_while_there_is_room(one: PackedShard) -> None:
+    items = one.items(limits.PACKED_ITEMS_KEPT_MAX)
+    one.run(items[:MANY])
+    one.run(items[MANY:])
+    one.now_ms += 24 * limits.HOUR_MS
+    assert not one.index.is_due(one.now_ms)
+    assert not one.run(deletes=keys(items[:3])).promoted
+    one.run(one.items(4))
+    assert not one.index.is_due(one.now_ms)
+    assert len(one.packed_keys()) == len(items) - 3
+
+
+@pytest.mark.parametrize(
+    ("limit", "value"),
+    [("PACKS_OF_SHARD_BYTES_MAX", 4 * MANY * 250), ("PACKS_OF_SHARD_MAX", 5), ("PACKED_ITEMS_KEPT_MAX", 2 * MANY)],
+)
+def test_the_oldest_items_get_rows_while_packs_are_many(
+    one: PackedShard, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
+) -> None:
+    monkeypatch.setattr(limits, limit, value)
+    first, second, third = [one.items(MANY) for _ in range(3)]
+    one.run(first)
+    one.run(second)
+    one.now_ms += pack_index.PACK_MS_MAX
+    assert not one.index.is_due(one.now_ms)
+    one.run(third, deletes=keys(first[:1]))
+    assert one.index.is_due(one.now_ms)
+    while one.index.is_due(one.now_ms):
+        one.run()
+        one.now_ms += pack_index.PROMOTE_OLD_EVERY_MS
+    assert one.packed_keys().isdisjoint(keys(first))
+    assert one.packed_keys() >= set(keys(third))
+    assert one.items_of_a_new_owner() == one.model
+
+
+def test_young_items_stay_packed_however_many_there_are(one: PackedShard, crowded: None) -> None:
+    one.run(one.items(MANY))
     one.now_ms += pack_index.PACK_MS_MAX - 1
     assert not one.index.is_due(one.now_ms)
     assert not one.run().promoted
     one.now_ms += 1
     assert one.index.is_due(one.now_ms)
-    one.run()
-    assert not one.packed_keys()
-    assert one.items_of_a_new_owner() == one.model
+
+
+def test_old_items_of_each_shard_get_rows_while_the_packs_of_its_host_are_many() -> None:
+    budget = PackBudget(100_000)
+    one, other = PackedShard(budget), PackedShard(budget)
+    one.run(one.items(MANY))
+    one.now_ms += pack_index.PACK_MS_MAX
+    assert not one.index.is_due(one.now_ms)
+    of_other = other.items(MANY, payload=b"x" * 3_500)
+    other.run(of_other)
+    assert one.index.is_due(one.now_ms)
+    assert not other.index.is_due(other.now_ms)
+    other.run(deletes=keys(of_other))
     assert not one.index.is_due(one.now_ms)
 
 
-def test_old_items_get_rows_a_few_at_a_time_and_more_with_much_other_work(one: PackedShard) -> None:
+@pytest.mark.parametrize(("limit", "value"), [("TOMBSTONES_OF_SHARD_MAX", 2), ("TOMBSTONE_KEYS_OF_SHARD_MAX", 3)])
+def test_old_items_get_rows_whose_packs_keep_the_oldest_of_too_many_tombstones(
+    one: PackedShard, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
+) -> None:
+    monkeypatch.setattr(limits, limit, value)
+    whole, first, second = [one.items(MANY) for _ in range(3)]
+    for items in (whole, first, second):
+        one.run(items)
+    one.run(deletes=keys(first[:1]))
+    one.run(deletes=keys(second[:2]))
+    one.now_ms += pack_index.PACK_MS_MAX
+    assert not one.index.is_due(one.now_ms)
+    one.run(deletes=keys(second[2:3]))
+    assert one.index.is_due(one.now_ms)
+    assert one.index.is_due(one.now_ms + limits.HOUR_MS)
+    assert [row.key for row in one.run().promoted] == keys(first[1:])
+    one.now_ms += pack_index.PROMOTE_OLD_EVERY_MS
+    assert not one.index.is_due(one.now_ms)
+    assert one.packed_keys() == set(keys([*whole, *second[3:]]))
+    assert one.items_of_a_new_owner() == one.model
+
+
+def test_what_is_left_of_an_old_pack_gets_rows(one: PackedShard, crowded: None) -> None:
+    items = one.items(MANY)
+    one.run(items)
+    one.run(deletes=keys(items[:3]))
+    one.now_ms += pack_index.PACK_MS_MAX
+    one.run()
+    assert not one.packed_keys()
+    assert one.items_of_a_new_owner() == one.model
+    assert not (one.stored.packs or one.stored.tombstones)
+    assert not one.index.is_due(one.now_ms)
+
+
+def test_old_items_get_rows_a_few_at_a_time_and_more_with_much_other_work(one: PackedShard, crowded: None) -> None:
     while len(one.index) < 20 * pack_index.PROMOTE_OLD_ITEMS:
         one.run(one.items(1_000))
     one.now_ms += pack_index.PACK_MS_MAX
@@ -197,7 +296,7 @@ def test_old_items_get_rows_a_few_at_a_time_and_more_with_much_other_work(one: P
     assert len(most.promoted) == pack_index.PROMOTE_OLD_ITEMS_MAX
 
 
-def test_what_goes_gets_no_row_before_however_old_it_is(one: PackedShard) -> None:
+def test_what_goes_gets_no_row_before_however_old_it_is(one: PackedShard, crowded: None) -> None:
     items = one.items(MANY)
     one.run(items)
     one.now_ms += pack_index.PACK_MS_MAX
@@ -205,7 +304,9 @@ def test_what_goes_gets_no_row_before_however_old_it_is(one: PackedShard) -> Non
     assert (plan.promoted, len(plan.packs_gone)) == ([], 1)
 
 
-def test_after_a_failure_old_items_wait_so_that_acks_go_where_there_is_no_room_for_rows(one: PackedShard) -> None:
+def test_after_a_failure_old_items_wait_so_that_acks_go_where_there_is_no_room_for_rows(
+    one: PackedShard, crowded: None
+) -> None:
     items = one.items(MANY)
     one.run(items)
     one.now_ms += pack_index.PACK_MS_MAX

@@ -99,6 +99,14 @@ def check_expired(shard: PackedShard) -> None:
     assert first_ms == first if expired else shard.now_ms < first_ms <= first
 
 
+def check_tombstones(shard: PackedShard) -> None:
+    """Those are there that an existing pack needs, and no others."""
+    stored, known = shard.stored.tombstones, shard.index._tombstones
+    assert [*known] == [*stored]
+    assert all(shard.stored.needs([one]) for one in stored)
+    assert known.keys_count == sum(map(len, stored.values()))
+
+
 SIZES = {
     "PACK_ITEMS_MIN": [1, 2, 8],
     "PACK_BYTES_MAX": [300, 3_000, 64 * limits.KIB],
@@ -106,6 +114,9 @@ SIZES = {
     "PACK_MS_MAX": [20, 300],
     "PACKS_OF_SHARD_BYTES_MAX": [3_000, 16 * limits.MIB],
     "PACKS_OF_SHARD_MAX": [3, 4_000],
+    "PACKED_ITEMS_KEPT_MAX": [0, 30, 20_000],
+    "TOMBSTONES_OF_SHARD_MAX": [0, 3, 4_000],
+    "TOMBSTONE_KEYS_OF_SHARD_MAX": [5, 200_000],
     "PROMOTE_OLD_ITEMS_MAX": [1, 5, 500],
     "PROMOTE_OLD_ITEMS": [1, 10],
     "PROMOTE_OLD_EVERY_MS": [5, 50],
@@ -135,11 +146,11 @@ def test_items_are_in_a_row_or_in_a_pack_and_are_read_as_if_all_had_rows(
         shard.commit(plan, transaction)
         assert shard.items_of_a_new_owner() == shard.model
         assert shard.index.stored_bytes == sum(pack.size_bytes for pack in shard.index._packs.values())
+        check_tombstones(shard)
         check_look_ups(shard, transaction, plan)
         check_expired(shard)
         pages_agree(shard, chance, chance.randrange(1, 6))
     shard.run(deletes=list(shard.model))
     assert (shard.rows, shard.stored.packs, len(shard.index)) == ({}, {}, 0)
-    shard.run()
     assert is_empty(shard.stored)
     assert not shard.index._of_topic

@@ -38,3 +38,7 @@ class PackBudget:
     @property
     def has_room(self) -> bool:
         return self.used_bytes < self._bytes_max
+
+    @property
+    def is_half_used(self) -> bool:
+        return 2 * self.used_bytes >= self._bytes_max

@@ -1,19 +1,19 @@
 """The index of a shard's packed items, and the effect of its transactions on packs.
 
-A pack is a row that holds many young items, because most items are deleted soon after their insert. An item that lives
-longer, or changes, is promoted: it gets a row of its own (after the generations of a garbage collector: Lieberman and
-Hewitt, A real-time garbage collector based on the lifetimes of objects, 1983). The contents of all packs are in memory,
-so no pack is read back, and ordered reads merge packed items and rows (after O'Neil et al., The log-structured
-merge-tree, 1996).
+A pack is a row that holds many items, because most items are deleted soon after their insert. An item that changes is
+promoted: it gets a row of its own. So do old items when packs become many, the oldest first, which leaves room for
+young ones (after the generations of a garbage collector: Lieberman and Hewitt, A real-time garbage collector based on
+the lifetimes of objects, 1983). The contents of all packs are in memory, so no pack is read back, and ordered reads
+merge packed items and rows (after O'Neil et al., The log-structured merge-tree, 1996).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
-from itertools import islice
+from itertools import islice, takewhile
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ from foqs.shard.port import FetchedRow, ItemRow, Refill, Rewrite, Transaction, T
 from foqs.storage.shard.export_pages import Cell, ExportCriteria, KeyPage, without_contents
 from foqs.storage.shard.packs.budget import PackBudget
 from foqs.storage.shard.packs.pack import Pack, PackPlan, Tombstone, rewritten
+from foqs.storage.shard.packs.tombstones import Tombstones
 
 PACK_ITEMS_MIN = 8
 """The fewest items of a transaction for which a pack pays."""
@@ -31,7 +32,7 @@ PACK_BYTES_MAX = 64 * limits.KIB
 """The size at which a pack is full; one more item can exceed it."""
 PACK_ITEM_BYTES_MAX = 4 * limits.KIB
 PACK_MS_MAX = 10 * limits.SECOND_MS
-"""The age of a pack at which its remaining items are promoted to rows, a few at a time."""
+"""The age of a pack from which its remaining items are promoted to rows while packs are many, a few at a time."""
 PROMOTE_OLD_ITEMS = 100
 """Old items promoted every PROMOTE_OLD_EVERY_MS, while the shard is idle."""
 PROMOTE_OLD_EVERY_MS = 200
@@ -70,8 +71,7 @@ class PackIndex:
         """Packs by id, the oldest first."""
         self._of_topic: dict[int, dict[int, Pack]] = {}
         """Packs with items of a topic, by the number of the topic and by id."""
-        self._tombstones: deque[int] = deque()
-        """Ids of stored tombstones, the oldest first."""
+        self._tombstones = Tombstones()
         self._has_failed = False
         """True after a failed transaction; the next one promotes nothing for age, since the disk can be full."""
         self._paused_until_ms = 0
@@ -86,7 +86,7 @@ class PackIndex:
     def clear(self) -> None:
         """Forget all packs before the shard is opened, because they are the last owner's."""
         self._packed, self._packs, self._of_topic = {}, OrderedDict(), {}
-        self._tombstones = deque()
+        self._tombstones = Tombstones()
         self._has_failed, self._paused_until_ms, self._planned = False, 0, None
         self.stored_bytes = 0
 
@@ -108,7 +108,7 @@ class PackIndex:
             plan.deletes, plan.rewrites, plan.look_ups = transaction.deletes, transaction.rewrites, transaction.look_ups
             if transaction.fetches:
                 plan.fetches = [item.key for item in transaction.fetches]
-        if plan.leaving or self._tombstones:
+        if plan.leaving:
             self._plan_tombstones(plan)
         if transaction.inserts_short_lived:
             self._plan_packs(plan)
@@ -150,20 +150,29 @@ class PackIndex:
 
     def is_due(self, steady_ms: int) -> bool:
         """True if old items are due for promotion even without other work."""
-        if not self._packs:
-            return False
-        oldest = self._oldest
-        return oldest is not None and steady_ms >= max(oldest.born_ms + PACK_MS_MAX, self._paused_until_ms)
+        return steady_ms >= self._paused_until_ms and any(True for _ in self._packs_to_empty(steady_ms))
+
+    def _packs_to_empty(self, now_ms: int) -> Iterator[Pack]:
+        """Yield the old packs whose items are to be promoted: none while packs and tombstones have room."""
+        packs: Iterable[Pack] = ()
+        if self._is_crowded:
+            packs = self._packs.values()
+        elif self._tombstones.are_many:
+            packs = [self._packs[pack_id] for pack_id in self._tombstones.packs_of_oldest]
+        return takewhile(lambda pack: now_ms - pack.born_ms >= PACK_MS_MAX, packs)
 
     @property
-    def _oldest(self) -> Pack | None:
-        return next(iter(self._packs.values()), None)
+    def _is_crowded(self) -> bool:
+        """True if packs use half of their room, the other half of which is for young items."""
+        is_crowded = 2 * self.stored_bytes >= limits.PACKS_OF_SHARD_BYTES_MAX
+        is_crowded = is_crowded or 2 * len(self._packs) >= limits.PACKS_OF_SHARD_MAX
+        return is_crowded or len(self._packed) > limits.PACKED_ITEMS_KEPT_MAX or self._budget.is_half_used
 
     def _add_old(self, promoting: dict[int, Rewrite | None], plan: PackPlan) -> None:
         """Promote some old items now and then, and more along with a transaction that has much other work."""
         transaction = plan.transaction
-        oldest, now_ms = self._oldest, transaction.steady_ms
-        if oldest is None or self._has_failed or now_ms - oldest.born_ms < PACK_MS_MAX:
+        now_ms = transaction.steady_ms
+        if self._has_failed or not (packs := [*self._packs_to_empty(now_ms)]):
             return
         come_count = len(transaction.inserts) + len(transaction.inserts_placed) + len(transaction.inserts_short_lived)
         count = min((come_count + len(transaction.deletes)) // PROMOTE_OLD_RATIO, PROMOTE_OLD_ITEMS_MAX)
@@ -172,8 +181,8 @@ class PackIndex:
             plan.promotes_old = True
         packed = self._packed
         gone = {key for keys in plan.leaving.values() for key in keys}
-        for pack in self._packs.values():
-            if count <= 0 or now_ms - pack.born_ms < PACK_MS_MAX:
+        for pack in packs:
+            if count <= 0:
                 return
             kept = [key for key in pack.keys if key in packed and key not in gone and key not in promoting]
             promoting.update([(key, None) for key in kept[:count]])
@@ -186,16 +195,9 @@ class PackIndex:
                 plan.packs_gone.append(pack.id)
             else:
                 removed += keys
-        number = plan.transaction.number << _ID_BITS
         if removed:
-            plan.tombstone = Tombstone(number, removed)
-        if self._tombstones:
-            gone = set(plan.packs_gone)
-            oldest_id = next((pack_id for pack_id in self._packs if pack_id not in gone), number)
-            for tombstone_id in self._tombstones:
-                if tombstone_id >= oldest_id:
-                    break
-                plan.tombstones_gone.append(tombstone_id)
+            plan.tombstone = Tombstone(plan.transaction.number << _ID_BITS, removed)
+        plan.tombstones_gone = self._tombstones.not_needed_without(plan.packs_gone)
 
     def _plan_packs(self, plan: PackPlan) -> None:
         """Pack small items that are likely to be deleted soon, if they are enough; the rest gets rows."""
@@ -231,16 +233,15 @@ class PackIndex:
         packed = self._packed
         self._has_failed, self._planned = False, None
         self._pause_if_promoted(plan)
-        for _ in plan.tombstones_gone:
-            self._tombstones.popleft()
-        if plan.tombstone is not None:
-            self._tombstones.append(plan.tombstone.id)
+        self._tombstones.remove(plan.tombstones_gone)
         for pack, keys in plan.leaving.items():
             pack.left_count -= len(keys)
             for key in keys:
                 del packed[key]
             if not pack.left_count:
                 self._drop(pack)
+        if plan.tombstone is not None:
+            self._tombstones.add(plan.tombstone, [pack.id for pack in plan.leaving if pack.left_count])
         for pack in plan.packs_new:
             self._packs[pack.id] = pack
             self.stored_bytes += pack.size_bytes
@@ -262,6 +263,7 @@ class PackIndex:
 
     def _drop(self, pack: Pack) -> None:
         del self._packs[pack.id]
+        self._tombstones.forget_pack(pack.id)
         self.stored_bytes -= pack.size_bytes
         for topic in pack.topics:
             packs = self._of_topic[topic]
