@@ -348,9 +348,9 @@ PACKS_OF_HOST_BYTES_MAX = 128 * MIB
 """Memory for the packs of all shards of a host. Beyond it, items get rows at once; from half of it on, old packed items
 get rows.
 """
-PACKED_ITEMS_KEPT_MAX = 20_000
+PACKED_ITEMS_KEPT_MAX = 12_000
 """Packed items of one shard. Beyond it, old ones get rows, because a new owner has to give rows to all of them."""
-TOMBSTONES_OF_SHARD_MAX = 4_000
+TOMBSTONES_OF_SHARD_MAX = 2_000
 """Tombstones of one shard. Beyond it, the old packs that need the oldest tombstone get rows for their items."""
 TOMBSTONE_KEYS_OF_SHARD_MAX = 200_000
 """Keys in the tombstones of one shard, eight bytes each. Beyond it, the same is done as beyond TOMBSTONES_OF_SHARD_MAX."""

@@ -22,6 +22,7 @@ from foqs.shard.port import (
     TransactionFailedError,
 )
 from foqs.storage.shard.packs import pack_index
+from foqs.storage.shard.take_over import PACKS_AT_ONCE
 from tests.contract.owner import LIFE_MS, Owner, new_item, new_topic, opened
 from tests.contract.test_store import CONTENT, HOSTILE
 from tests.support.deep import deep_but
@@ -311,7 +312,7 @@ def test_the_claim_of_a_packed_item_is_honoured_by_the_next_owner(shard):
 def test_many_packs_of_many_items_are_taken_over(shard):
     owner = Owner(shard)
     expected = []
-    for number in range(4):
+    for number in range(2 * PACKS_AT_ONCE // 3):
         first = number * 10_000 + 1
         packed(owner, range(first, first + 900), due_at=1_000 + number)
         owner.run(deletes=[first])

@@ -205,7 +205,7 @@ CASES: dict[str, list[Case]] = {
     ],
     "EXPORT_NEXT_KEY": [Case("PRIMARY", PAGE + SLACK, (key, ITEM_COUNT, PAGE - 1)) for key in (0, 1_000)],
     "EXPORT_LAST_KEY": [Case("PRIMARY", SLACK, (key, ITEM_COUNT)) for key in (0, 1_000)],
-    "READ_FIRST_PACK": [Case("PRIMARY", SLACK, with_payload=True)],
+    "READ_FIRST_PACKS": [Case("PRIMARY", 16 + SLACK, (16,), with_payload=True)],
     "READ_TOMBSTONES": [Case("PRIMARY", CLAIM_COUNT + SLACK, with_payload=True)],
     "REWRITE_CLAIM": [Case("PRIMARY", 3, (b"", 5))],
     "REWRITE_ITEM": [Case("PRIMARY", 3, (0, 0, 9, 1, 1, None, b"m", None, 5))],

@@ -119,7 +119,7 @@ READ_HEADS = ended(f"SELECT {_LEAST_OF_ROW} FROM item FORCE INDEX (PRIMARY) WHER
 # Send all integers as one text, here and below, because the host splits it in half the time of reading single columns.
 READ_CLAIMED = ended(f"SELECT CONCAT_WS(' ', {_CLAIMED}) FROM item FORCE INDEX (PRIMARY) WHERE {{}} ORDER BY id", "s")
 FETCH_ITEMS = f"SELECT {_fetched()} FROM item FORCE INDEX (PRIMARY) WHERE {{}} ORDER BY id"
-READ_FIRST_PACK = ended("SELECT id, items FROM pack ORDER BY id LIMIT 1", "us")
+READ_FIRST_PACKS = ended("SELECT id, items FROM pack ORDER BY id LIMIT %s", "us")
 READ_TOMBSTONES = ended("SELECT id, entries FROM tombstone ORDER BY id", "us")
 _FIRST_SEEN = "(SELECT {} FROM seen WHERE seen.namespace = number ORDER BY first LIMIT 1)"
 _LAST_SEEN = "(SELECT {} FROM seen WHERE seen.namespace = number ORDER BY first DESC LIMIT 1)"

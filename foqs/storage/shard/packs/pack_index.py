@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
@@ -172,7 +172,8 @@ class PackIndex:
         """Promote some old items now and then, and more along with a transaction that has much other work."""
         transaction = plan.transaction
         now_ms = transaction.steady_ms
-        if self._has_failed or not (packs := [*self._packs_to_empty(now_ms)]):
+        packs = self._packs_to_empty(now_ms)
+        if self._has_failed or (oldest := next(packs, None)) is None:
             return
         come_count = len(transaction.inserts) + len(transaction.inserts_placed) + len(transaction.inserts_short_lived)
         count = min((come_count + len(transaction.deletes)) // PROMOTE_OLD_RATIO, PROMOTE_OLD_ITEMS_MAX)
@@ -181,7 +182,7 @@ class PackIndex:
             plan.promotes_old = True
         packed = self._packed
         gone = {key for keys in plan.leaving.values() for key in keys}
-        for pack in packs:
+        for pack in chain([oldest], packs):
             if count <= 0:
                 return
             kept = [key for key in pack.keys if key in packed and key not in gone and key not in promoting]

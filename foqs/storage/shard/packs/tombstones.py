@@ -18,7 +18,7 @@ class Tombstones:
     def __init__(self) -> None:
         self._packs_of: dict[int, set[int]] = {}
         """The ids of the packs that need a tombstone, by its id, the oldest first."""
-        self._of_pack: dict[int, dict[int, None]] = {}
+        self._of_pack: dict[int, set[int]] = {}
         """The ids of the tombstones that a pack needs, by its id."""
         self._keys_counts: dict[int, int] = {}
         self.keys_count = 0
@@ -49,7 +49,7 @@ class Tombstones:
         """Note a new tombstone, and the packs that need it."""
         needed_by = self._packs_of[tombstone.id] = set(pack_ids)
         for pack_id in needed_by:
-            self._of_pack.setdefault(pack_id, {})[tombstone.id] = None
+            self._of_pack.setdefault(pack_id, set()).add(tombstone.id)
         self._keys_counts[tombstone.id] = len(tombstone.keys)
         self.keys_count += len(tombstone.keys)
 
@@ -58,7 +58,7 @@ class Tombstones:
         for tombstone_id in tombstone_ids:
             self.keys_count -= self._keys_counts.pop(tombstone_id)
             for pack_id in self._packs_of.pop(tombstone_id):
-                del self._of_pack[pack_id][tombstone_id]
+                self._of_pack[pack_id].remove(tombstone_id)
 
     def forget_pack(self, pack_id: int) -> None:
         """Note that a pack is gone, and needs no tombstone any more."""
