@@ -1,6 +1,6 @@
 # foqs: `make` lists what there is to make.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-tools spark demo demo-spark test test-deep test-slow checks lint types imports unit test-mysql sim sim-clusters sim-serial sim-unique sim-in-flight sim-permits sim-gates sim-depths sim-aging power chaos chaos-order chaos-groups chaos-in-flight groups keys in-flight caps caps-of-hosts overload starvation fairness bulk export isolation any-host shares sick-shard take-over rolling rotation revocation reload dedup lease-ends long-life fuzz front-door connections bench bench-dedup bench-protected bench-spark spark-exact peers bench-peers scale compiled test-compiled locks audit sbom clean
+.PHONY: help setup test-tools spark demo demo-spark test test-deep test-slow checks lint types imports unit test-mysql sim sim-clusters sim-serial sim-unique sim-in-flight sim-permits sim-gates sim-depths sim-aging power chaos chaos-order chaos-groups chaos-in-flight groups old-backlog keys in-flight caps caps-of-hosts overload starvation fairness bulk export isolation any-host shares sick-shard take-over rolling rotation revocation reload dedup lease-ends long-life fuzz front-door connections bench bench-dedup bench-protected bench-spark spark-exact peers bench-peers scale compiled test-compiled locks audit sbom clean
 BIN := .venv/bin
 # What the tests found, for scripts/test_counts.py.
 RESULTS := build/tests
@@ -110,6 +110,9 @@ chaos-groups: setup ## items of consumer groups while hosts are killed, a kill e
 
 chaos-in-flight: setup ## topics with a limit of items in flight over hosts that fail: make chaos-in-flight ITEMS=N
 	@$(BIN)/python -m loadtest.chaos --work in-flight --items $${ITEMS:-50000} --seed $${SEED:-1} --hosts $${HOSTS:-2} --servers $${SERVERS:-2}
+
+old-backlog: setup ## what the whole life of an item costs that lay in a backlog for some seconds
+	@$(BIN)/python -m loadtest.stress old-backlog --json build/stress/old-backlog.json
 
 groups: setup ## what a copy for a consumer group costs next to a plain item, and a group that nobody reads: make groups BACKLOG=N
 	@$(BIN)/python -m loadtest.stress groups --backlog $${BACKLOG:-1000000} --json build/stress/groups.json

@@ -339,21 +339,13 @@ DEDUP_FILTERS_OF_SHARD_BYTES_MAX = 64 * MIB
 DEDUP_IDS_KEPT = 1_000
 """The latest dedup ids of a namespace, which a shard knows even if memory is short: 10 to 16 KiB for each namespace."""
 PACKS_OF_SHARD_BYTES_MAX = 16 * MIB
-"""Memory for the packs of one shard. Beyond it, items get rows at once; from half of it on, old packed items get rows. A
-new owner gives rows to all packed items before it serves.
+"""Memory for the packs of one shard. Beyond it, items get rows at once; old ones get rows from half of it on. A new
+owner gives rows to all packed items before it serves.
 """
 PACKS_OF_SHARD_MAX = 4_000
-"""Packs of one shard. Beyond it, items get rows at once; from half of it on, old packed items get rows."""
+"""Packs of one shard. Beyond it, items get rows at once; old ones get rows from half of it on."""
 PACKS_OF_HOST_BYTES_MAX = 128 * MIB
-"""Memory for the packs of all shards of a host. Beyond it, items get rows at once; from half of it on, old packed items
-get rows.
-"""
-PACKED_ITEMS_KEPT_MAX = 12_000
-"""Packed items of one shard. Beyond it, old ones get rows, because a new owner has to give rows to all of them."""
-TOMBSTONES_OF_SHARD_MAX = 2_000
-"""Tombstones of one shard. Beyond it, the old packs that need the oldest tombstone get rows for their items."""
-TOMBSTONE_KEYS_OF_SHARD_MAX = 200_000
-"""Keys in the tombstones of one shard, eight bytes each. Beyond it, the same is done as beyond TOMBSTONES_OF_SHARD_MAX."""
+"""Memory for the packs of all shards of a host. Beyond it, items get rows at once; old ones from half of it on."""
 PACKED_ITEM_BYTES = 200
 """Memory of the host for a packed item, without its payload and metadata."""
 PAGES_BYTES_MAX = 64 * MIB

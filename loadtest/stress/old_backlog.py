@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from statistics import median
 
 from foqs import AsyncClient
@@ -60,9 +61,9 @@ async def _costs(stand: Stand, course: Course, verdict: Verdict) -> None:
 
         await live(0)  # A host that has just been started is slow.
         for _ in range(course.rounds):
-            idle_s, idle = await _used(stand, lambda: asyncio.sleep(course.rest_s))
+            idle_s, idle = await _used(stand, partial(asyncio.sleep, course.rest_s))
             for kind, rest_s in ((_FRESH, 0.0), (_OLD, course.rest_s)):
-                seconds, used = await _used(stand, lambda rest_s=rest_s: live(rest_s))
+                seconds, used = await _used(stand, partial(live, rest_s))
                 found[kind].append(
                     {name: (cpu_s - idle[name] / idle_s * seconds) * 1e6 / course.items for name, cpu_s in used.items()}
                 )

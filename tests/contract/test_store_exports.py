@@ -209,7 +209,7 @@ def test_what_stays_comes_exactly_once_and_nothing_new_comes_whatever_happens_me
     chance = random.Random(seed)
     monkeypatch.setattr(export_pages, "SCAN_ROWS", 30)
     monkeypatch.setattr(pack_index, "EXPORT_SCANNED_MAX", 20)
-    monkeypatch.setattr(limits, "PACKED_ITEMS_KEPT_MAX", 0)
+    monkeypatch.setattr(pack_index, "PACKED_ITEMS_KEPT_MAX", 0)
     monkeypatch.setattr(pack_index, "PACK_MS_MAX", 200)
     monkeypatch.setattr(pack_index, "PROMOTE_OLD_ITEMS", 3)
     owner, keys, there, step = Owner(shard), count(1), dict[int, int](), count(1)

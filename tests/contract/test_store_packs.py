@@ -189,7 +189,7 @@ def test_old_packed_items_get_rows_when_there_are_many_and_the_store_wants_a_tra
     owner = Owner(shard)
     packed(owner, range(1, 10))
     assert not owner.store.wants_transaction(10 * pack_index.PACK_MS_MAX)
-    monkeypatch.setattr(limits, "PACKED_ITEMS_KEPT_MAX", 8)
+    monkeypatch.setattr(pack_index, "PACKED_ITEMS_KEPT_MAX", 8)
     assert not owner.store.wants_transaction(pack_index.PACK_MS_MAX - 1)
     assert owner.store.wants_transaction(pack_index.PACK_MS_MAX)
     assert owner.run(steady_ms=pack_index.PACK_MS_MAX).promoted_count == 9
@@ -328,8 +328,8 @@ def test_many_packs_of_many_items_are_taken_over(shard):
 def test_whatever_is_done_the_store_and_its_next_owner_find_what_is_there(shard, monkeypatch, seed):
     chance = random.Random(seed)
     monkeypatch.setattr(pack_index, "PACK_MS_MAX", 300)
-    monkeypatch.setattr(limits, "PACKED_ITEMS_KEPT_MAX", chance.choice([0, 10, 1_000]))
-    monkeypatch.setattr(limits, "TOMBSTONES_OF_SHARD_MAX", chance.choice([2, 1_000]))
+    monkeypatch.setattr(pack_index, "PACKED_ITEMS_KEPT_MAX", chance.choice([0, 10, 1_000]))
+    monkeypatch.setattr(pack_index, "TOMBSTONES_KEPT_MAX", chance.choice([2, 1_000]))
     monkeypatch.setattr(pack_index, "PROMOTE_OLD_ITEMS", 3)
     owner, keys, there = Owner(shard), count(1), {}
     for step in range(60):

@@ -1,11 +1,11 @@
-"""The stress runs of groups, keys and limits of items in flight in small: their rates are for a quiet machine."""
+"""The stress runs of groups, old backlogs, keys and limits in flight, in small: their rates are for a quiet machine."""
 
 from __future__ import annotations
 
 import pytest
 
 from foqs.client.queue_items import Item
-from loadtest.stress import groups, in_flight, keys
+from loadtest.stress import groups, in_flight, keys, old_backlog
 from loadtest.stress.paced import Latencies
 from loadtest.stress.verdict import Verdict
 
@@ -22,6 +22,13 @@ def test_each_group_gets_each_item_and_a_group_without_readers_has_a_backlog() -
     assert found["items that a group did not get, or got twice"] == 0
     assert 0 < found["p99 of a group beside one that nobody reads, by that without"] < float("inf")
     assert [row["items"] for row in verdict.rows] == ["plain", "shared", "calm", "crowded"]
+
+
+def test_each_item_of_an_old_backlog_comes_once_and_has_its_cost() -> None:
+    verdict = old_backlog.run(old_backlog.Course(rounds=1, items=5_000, rest_s=1))
+    assert found_of(verdict)["items that were missing, or came twice"] == 0
+    assert [row["items"] for row in verdict.rows] == ["fresh", "old"]
+    assert all(row["host us an item"] > 0 for row in verdict.rows)
 
 
 def test_keys_are_delivered_beside_keys_that_wait_and_one_that_is_blocked() -> None:

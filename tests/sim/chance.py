@@ -289,9 +289,9 @@ def _sizes_of_packs(chance: random.Random) -> dict[str, Any]:
         "PACKS_OF_SHARD_MAX": pick([2, 10, 4_000]),
         "TRANSACTION_CONTENTS_BYTES_MAX": pick([150, 17 * MIB]),
         "TOPICS_PER_TICK_MAX": pick([1, 250]),
-        "PACKED_ITEMS_KEPT_MAX": pick([0, 0, 10, 12_000]),
-        "TOMBSTONES_OF_SHARD_MAX": pick([0, 3, 2_000]),
-        "TOMBSTONE_KEYS_OF_SHARD_MAX": pick([5, 200_000]),
+        "PACKED_ITEMS_KEPT_MAX": pick([0, 0, 10, 20_000]),
+        "TOMBSTONES_KEPT_MAX": pick([0, 3, 2_000]),
+        "TOMBSTONE_KEYS_KEPT_MAX": pick([5, 200_000]),
     }
 
 

@@ -183,11 +183,11 @@ def test_a_failed_transaction_changes_nothing_and_may_be_run_again_by_its_plan(o
 @pytest.fixture
 def crowded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Any packed item is too many."""
-    monkeypatch.setattr(limits, "PACKED_ITEMS_KEPT_MAX", 0)
+    monkeypatch.setattr(pack_index, "PACKED_ITEMS_KEPT_MAX", 0)
 
 
 def test_old_items_stay_packed_while_there_is_room(one: PackedShard) -> None:
-    items = one.items(limits.PACKED_ITEMS_KEPT_MAX)
+    items = one.items(pack_index.PACKED_ITEMS_KEPT_MAX)
     one.run(items[:MANY])
     one.run(items[MANY:])
     one.now_ms += 24 * limits.HOUR_MS
@@ -205,7 +205,7 @@ def test_old_items_stay_packed_while_there_is_room(one: PackedShard) -> None:
 def test_the_oldest_items_get_rows_while_packs_are_many(
     one: PackedShard, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
-    monkeypatch.setattr(limits, limit, value)
+    monkeypatch.setattr(limits if hasattr(limits, limit) else pack_index, limit, value)
     first, second, third = [one.items(MANY) for _ in range(3)]
     one.run(first)
     one.run(second)
@@ -244,11 +244,11 @@ def test_old_items_of_each_shard_get_rows_while_the_packs_of_its_host_are_many()
     assert not one.index.is_due(one.now_ms)
 
 
-@pytest.mark.parametrize(("limit", "value"), [("TOMBSTONES_OF_SHARD_MAX", 2), ("TOMBSTONE_KEYS_OF_SHARD_MAX", 3)])
+@pytest.mark.parametrize(("limit", "value"), [("TOMBSTONES_KEPT_MAX", 2), ("TOMBSTONE_KEYS_KEPT_MAX", 3)])
 def test_old_items_get_rows_whose_packs_keep_the_oldest_of_too_many_tombstones(
     one: PackedShard, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
-    monkeypatch.setattr(limits, limit, value)
+    monkeypatch.setattr(pack_index, limit, value)
     whole, first, second = [one.items(MANY) for _ in range(3)]
     for items in (whole, first, second):
         one.run(items)
@@ -274,7 +274,8 @@ def test_what_is_left_of_an_old_pack_gets_rows(one: PackedShard, crowded: None) 
     one.run()
     assert not one.packed_keys()
     assert one.items_of_a_new_owner() == one.model
-    assert not (one.stored.packs or one.stored.tombstones)
+    assert not one.stored.packs
+    assert not one.stored.tombstones
     assert not one.index.is_due(one.now_ms)
 
 

@@ -209,7 +209,7 @@ OF_HOST: tuple[MetricRow[Sources], ...] = (
         "Absent until ids were forgotten.",
         _dedup_windows, "namespace"),
     gauge("foqs_packed_items",
-        "Recently enqueued items of the shard that share a row and have no row of their own yet.",
+        "Items of the shard that share rows and have no row of their own.",
         _of_packs(len), "shard"),
     gauge("foqs_packed_bytes",
         "Memory for the items of the shard that share rows. A shared row counts until its last item is gone.",

@@ -33,6 +33,12 @@ PACK_BYTES_MAX = 64 * limits.KIB
 PACK_ITEM_BYTES_MAX = 4 * limits.KIB
 PACK_MS_MAX = 10 * limits.SECOND_MS
 """The age of a pack from which its remaining items are promoted to rows while packs are many, a few at a time."""
+PACKED_ITEMS_KEPT_MAX = 20_000
+"""Packed items of one shard beyond which old ones are promoted, because a new owner has to promote all of it."""
+TOMBSTONES_KEPT_MAX = 2_000
+"""Tombstones of one shard beyond which the old items are promoted whose packs need the oldest tombstone."""
+TOMBSTONE_KEYS_KEPT_MAX = 200_000
+"""Keys in the tombstones of one shard beyond which the same is done."""
 PROMOTE_OLD_ITEMS = 100
 """Old items promoted every PROMOTE_OLD_EVERY_MS, while the shard is idle."""
 PROMOTE_OLD_EVERY_MS = 200
@@ -157,7 +163,7 @@ class PackIndex:
         packs: Iterable[Pack] = ()
         if self._is_crowded:
             packs = self._packs.values()
-        elif self._tombstones.are_many:
+        elif len(self._tombstones) > TOMBSTONES_KEPT_MAX or self._tombstones.keys_count > TOMBSTONE_KEYS_KEPT_MAX:
             packs = [self._packs[pack_id] for pack_id in self._tombstones.packs_of_oldest]
         return takewhile(lambda pack: now_ms - pack.born_ms >= PACK_MS_MAX, packs)
 
@@ -166,7 +172,7 @@ class PackIndex:
         """True if packs use half of their room, the other half of which is for young items."""
         is_crowded = 2 * self.stored_bytes >= limits.PACKS_OF_SHARD_BYTES_MAX
         is_crowded = is_crowded or 2 * len(self._packs) >= limits.PACKS_OF_SHARD_MAX
-        return is_crowded or len(self._packed) > limits.PACKED_ITEMS_KEPT_MAX or self._budget.is_half_used
+        return is_crowded or len(self._packed) > PACKED_ITEMS_KEPT_MAX or self._budget.is_half_used
 
     def _add_old(self, promoting: dict[int, Rewrite | None], plan: PackPlan) -> None:
         """Promote some old items now and then, and more along with a transaction that has much other work."""

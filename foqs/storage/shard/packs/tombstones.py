@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from foqs.model import limits
 from foqs.storage.shard.packs.pack import Tombstone
 
 
@@ -24,14 +23,12 @@ class Tombstones:
         self.keys_count = 0
         """Keys in all tombstones."""
 
+    def __len__(self) -> int:
+        return len(self._packs_of)
+
     def __iter__(self) -> Iterator[int]:
         """Yield the ids, the oldest first."""
         return iter(self._packs_of)
-
-    @property
-    def are_many(self) -> bool:
-        is_over = len(self._packs_of) > limits.TOMBSTONES_OF_SHARD_MAX
-        return is_over or self.keys_count > limits.TOMBSTONE_KEYS_OF_SHARD_MAX
 
     @property
     def packs_of_oldest(self) -> list[int]:
@@ -39,7 +36,7 @@ class Tombstones:
         return sorted(next(iter(self._packs_of.values()), ()))
 
     def not_needed_without(self, packs_gone: Collection[int]) -> list[int]:
-        """Return the tombstones that no pack needs once these packs are gone."""
+        """Return the tombstones that no pack needs once these packs are deleted."""
         gone, found = set(packs_gone), set[int]()
         for pack_id in packs_gone:
             found.update([one for one in self._of_pack.get(pack_id, ()) if self._packs_of[one] <= gone])
@@ -54,13 +51,13 @@ class Tombstones:
         self.keys_count += len(tombstone.keys)
 
     def remove(self, tombstone_ids: Iterable[int]) -> None:
-        """Forget tombstones that are gone."""
+        """Forget deleted tombstones."""
         for tombstone_id in tombstone_ids:
             self.keys_count -= self._keys_counts.pop(tombstone_id)
             for pack_id in self._packs_of.pop(tombstone_id):
                 self._of_pack[pack_id].remove(tombstone_id)
 
     def forget_pack(self, pack_id: int) -> None:
-        """Note that a pack is gone, and needs no tombstone any more."""
+        """Note that a pack was deleted and needs no tombstone any more."""
         for tombstone_id in self._of_pack.pop(pack_id, ()):
             self._packs_of[tombstone_id].discard(pack_id)
