@@ -43,7 +43,7 @@ class FakeReader:
         return rows, len(rows) < len(found) or len(found) == limit
 
     def expired_page(self, after_key: int, now_ms: int) -> Callable[[], ExpiredPage]:
-        packed = ([], limits.NEVER_MS) if after_key else self.packs.expired(now_ms, limits.EXPIRY_SCAN_ITEMS)
+        packed = self.packs.expired(now_ms, limits.EXPIRY_SCAN_ITEMS)
         return lambda: with_packed(packed, self._expired_page(after_key, now_ms))
 
     def _expired_page(self, after_key: int, now_ms: int) -> ExpiredPage:

@@ -131,7 +131,7 @@ def test_rows_and_packed_items_are_one_lane(shard):
         assert ([row.key for row in rows], more) == (list(range(10, 20)), True)
 
 
-def test_expired_packed_items_are_found_with_the_first_page_of_a_walk(shard):
+def test_expired_packed_items_are_found_with_each_page_of_a_walk(shard):
     owner = Owner(shard)
     packed(owner, range(1, 10), due_at=500)
     owner.run(inserts=[new_item(20, due_at=600)])
@@ -139,6 +139,8 @@ def test_expired_packed_items_are_found_with_the_first_page_of_a_walk(shard):
         assert reader.expired_page(0, 499 + LIFE_MS)() == ([], 20, 500 + LIFE_MS)
         assert reader.expired_page(0, 500 + LIFE_MS)() == ([*range(1, 10)], 20, 500 + LIFE_MS)
         assert reader.expired_page(0, 600 + LIFE_MS)() == ([*range(1, 10), 20], 20, 500 + LIFE_MS)
+        assert reader.expired_page(20, 600 + LIFE_MS)() == ([*range(1, 10)], 0, 500 + LIFE_MS)
+        owner.run(deletes=[*range(1, 10)])
         assert reader.expired_page(20, 600 + LIFE_MS)() == ([], 0, limits.NEVER_MS)
 
 

@@ -230,18 +230,39 @@ def test_young_items_stay_packed_however_many_there_are(one: PackedShard, crowde
     assert one.index.is_due(one.now_ms)
 
 
-def test_old_items_of_each_shard_get_rows_while_the_packs_of_its_host_are_many() -> None:
+def test_old_items_of_the_shards_with_the_most_get_rows_while_the_packs_of_their_host_are_many() -> None:
     budget = PackBudget(100_000)
     one, other = PackedShard(budget), PackedShard(budget)
-    one.run(one.items(MANY))
+    large, small = one.items(MANY, payload=b"x" * 2_900), other.items(MANY)
+    one.run(large)
+    other.run(small)
     one.now_ms += pack_index.PACK_MS_MAX
-    assert not one.index.is_due(one.now_ms)
-    of_other = other.items(MANY, payload=b"x" * 3_500)
-    other.run(of_other)
+    other.now_ms += pack_index.PACK_MS_MAX
+    assert budget.used_bytes > 50_000
     assert one.index.is_due(one.now_ms)
     assert not other.index.is_due(other.now_ms)
-    other.run(deletes=keys(of_other))
+    one.run(deletes=keys(large))
     assert not one.index.is_due(one.now_ms)
+
+
+def test_a_shard_without_old_packs_looks_at_no_other_shard() -> None:
+    class OtherShard:
+        looks_count = 0
+
+        @property
+        def stored_bytes(self) -> int:
+            self.looks_count += 1
+            return 0
+
+    budget, other = PackBudget(100), OtherShard()
+    budget.join(other)
+    one = PackedShard(budget)
+    assert not one.index.is_due(one.now_ms)
+    one.run(one.items(MANY))
+    looks_count = other.looks_count
+    assert not one.index.is_due(one.now_ms)
+    assert other.looks_count == looks_count
+    assert one.index.is_due(one.now_ms + pack_index.PACK_MS_MAX)
 
 
 @pytest.mark.parametrize(("limit", "value"), [("TOMBSTONES_KEPT_MAX", 2), ("TOMBSTONE_KEYS_KEPT_MAX", 3)])
@@ -407,12 +428,36 @@ def test_expired_items_are_found_some_at_a_time_and_when_the_first_one_expires(o
     one.run(other)
     assert one.index.expired(start_ms + 99, 1_000) == ([], start_ms + 100)
     assert one.index.expired(start_ms + 100, 1_000) == (keys(early), start_ms + 100)
-    assert one.index.expired(start_ms + 100, 3) == (keys(early[:3]), start_ms + 100)
     one.run(deletes=keys(early))
     assert one.index.expired(start_ms + 150, 1_000) == ([], start_ms + 200)
-    assert one.index.expired(start_ms + 300, 1_000) == (keys([*late, *other]), start_ms + 200)
+    found, first_ms = one.index.expired(start_ms + 300, 1_000)
+    assert (sorted(found), first_ms) == (keys([*late, *other]), start_ms + 200)
     one.run(deletes=keys([*late, *other]))
     assert one.index.expired(start_ms + 300, 1_000) == ([], limits.NEVER_MS)
+
+
+def test_all_expired_items_are_found_in_turn_though_the_first_ones_stay(one: PackedShard) -> None:
+    packs = [one.items(MANY, life_ms=100) for _ in range(3)]
+    for items in packs:
+        one.run(items)
+    one.now_ms += 100
+    found = [one.index.expired(one.now_ms, MANY)[0] for _ in range(4)]
+    assert found == [keys(packs[0]), keys(packs[1]), keys(packs[2]), keys(packs[0])]
+    one.run(deletes=keys(packs[1]))
+    assert one.index.expired(one.now_ms, 1_000)[0] == keys([*packs[2], *packs[0]])
+
+
+def test_reads_pass_over_few_items_that_have_left_their_packs(one: PackedShard) -> None:
+    left = []
+    for _ in range(5):
+        items = one.items(MANY)
+        left += items[-1:]
+        one.run(items)
+        assert len([*one.index.after(1, order.FIRST)]) == MANY + len(left) - 1
+        one.run(deletes=keys(items[:-1]))
+    assert [*one.index.after(1, order.FIRST)] == [item.sort_key for item in left]
+    packed = one.packed_keys()
+    assert sum([len(pack.sort_keys_of(1, packed)) for pack in one.index._packs.values()]) <= 2 * len(left)
 
 
 def test_an_index_that_was_cleared_knows_nothing(one: PackedShard) -> None:

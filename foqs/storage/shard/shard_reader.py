@@ -96,9 +96,9 @@ class ShardReader:
     def expired_page(self, after_key: int, now_ms: int) -> Callable[[], ExpiredPage]:
         """Return a read of the expired ones among the next limits.EXPIRY_SCAN_ITEMS rows, dead letters excepted.
 
-        The first page of a walk also has up to as many expired packed items. The read raises UnavailableError.
+        Each page also has some expired packed items, about as many at most. The read raises UnavailableError.
         """
-        packed = ([], limits.NEVER_MS) if after_key else self._packs.expired(now_ms, limits.EXPIRY_SCAN_ITEMS)
+        packed = self._packs.expired(now_ms, limits.EXPIRY_SCAN_ITEMS)
 
         def read() -> ExpiredPage:
             return with_packed(packed, self._read(lambda: self._expired_page(after_key, now_ms)))

@@ -39,6 +39,7 @@ class PackBudget:
     def has_room(self) -> bool:
         return self.used_bytes < self._bytes_max
 
-    @property
-    def is_half_used(self) -> bool:
-        return 2 * self.used_bytes >= self._bytes_max
+    def is_crowded_by(self, shard: KeepsPacks) -> bool:
+        """True if half of the bytes are used, of which this shard uses an equal part or more, as one always does."""
+        is_large = 2 * shard.stored_bytes * len(self._shards) >= self._bytes_max
+        return is_large and 2 * self.used_bytes >= self._bytes_max

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -17,8 +17,8 @@ class Pack:
     """A stored row that holds items inserted together, until its last item has left it."""
 
     __slots__ = (
-        "_by_topic", "_starts", "_topic_of", "born_ms", "contents", "expires_at", "expires_first_ms", "first_key", "id",
-        "keys", "last_key", "left_count", "size_bytes", "sort_keys",
+        "_by_topic", "_listed_count", "_starts", "_topic_of", "born_ms", "contents", "expires_at", "expires_first_ms",
+        "first_key", "id", "keys", "last_key", "left_count", "size_bytes", "sort_keys",
     )  # fmt: skip
 
     def __init__(self, pack_id: int, items: Sequence[ShardItem], size_bytes: int, born_ms: int) -> None:
@@ -42,7 +42,9 @@ class Pack:
         """The start of each item in the contents."""
         self._topic_of = [item.topic.number for item in items]
         self._by_topic: dict[int, list[int]] = {}
-        """Sort keys by topic, made on the first use."""
+        """Sort keys by topic, made on the first use, and again when half of the items have left the pack since."""
+        self._listed_count = 0
+        """Items whose sort keys are in it."""
 
     def topic_at(self, position: int) -> int:
         """Return the topic number of the item at this position in `keys`."""
@@ -61,18 +63,25 @@ class Pack:
         """Return the numbers of the topics of its original items."""
         return dict.fromkeys(self._topic_of)
 
-    def sort_keys_of(self, topic: int) -> list[int]:
-        """Return the sort keys of a topic of the pack, in order, including those of items that have left it."""
-        by_topic = self._by_topic
-        if not by_topic:
-            by_topic = {}
-            for number, sort_key in zip(self._topic_of, self.sort_keys, strict=True):
+    def sort_keys_of(self, topic: int, packed: Container[int]) -> list[int]:
+        """Return the sort keys of a topic of the pack, in order. `packed` has the keys of all items in packs.
+
+        In all topics together, items that have left the pack have no more sort keys there than the remaining ones.
+        """
+        if not self._by_topic or self._listed_count > 2 * self.left_count:
+            self._list_by_topic(packed)
+        return self._by_topic.get(topic, [])
+
+    def _list_by_topic(self, packed: Container[int]) -> None:
+        by_topic: dict[int, list[int]] = {}
+        for key, number, sort_key in zip(self.keys, self._topic_of, self.sort_keys, strict=True):
+            if key in packed:
                 if number in by_topic:
                     by_topic[number].append(sort_key)
                 else:
                     by_topic[number] = [sort_key]
-            self._by_topic = by_topic
-        return by_topic[topic]
+        self._by_topic = by_topic
+        self._listed_count = self.left_count
 
 
 class Tombstone(NamedTuple):

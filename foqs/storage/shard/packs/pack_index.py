@@ -82,6 +82,8 @@ class PackIndex:
         """True after a failed transaction; the next one promotes nothing for age, since the disk can be full."""
         self._paused_until_ms = 0
         """Before this time, items are promoted for their age only along with other work."""
+        self._expiry_place = 0
+        """The id of the last pack that was searched for expired items."""
         self._planned: PackPlan | None = None
         """The last plan, while nothing has changed since."""
 
@@ -93,6 +95,7 @@ class PackIndex:
         """Forget all packs before the shard is opened, because they are the last owner's."""
         self._packed, self._packs, self._of_topic = {}, OrderedDict(), {}
         self._tombstones = Tombstones()
+        self._expiry_place = 0
         self._has_failed, self._paused_until_ms, self._planned = False, 0, None
         self.stored_bytes = 0
 
@@ -160,7 +163,10 @@ class PackIndex:
 
     def _packs_to_empty(self, now_ms: int) -> Iterator[Pack]:
         """Yield the old packs whose items are to be promoted: none while packs and tombstones have room."""
+        oldest = next(iter(self._packs.values()), None)
         packs: Iterable[Pack] = ()
+        if oldest is None or now_ms - oldest.born_ms < PACK_MS_MAX:
+            return iter(())
         if self._is_crowded:
             packs = self._packs.values()
         elif len(self._tombstones) > TOMBSTONES_KEPT_MAX or self._tombstones.keys_count > TOMBSTONE_KEYS_KEPT_MAX:
@@ -172,7 +178,7 @@ class PackIndex:
         """True if packs use half of their room, the other half of which is for young items."""
         is_crowded = 2 * self.stored_bytes >= limits.PACKS_OF_SHARD_BYTES_MAX
         is_crowded = is_crowded or 2 * len(self._packs) >= limits.PACKS_OF_SHARD_MAX
-        return is_crowded or len(self._packed) > PACKED_ITEMS_KEPT_MAX or self._budget.is_half_used
+        return is_crowded or len(self._packed) > PACKED_ITEMS_KEPT_MAX or self._budget.is_crowded_by(self)
 
     def _add_old(self, promoting: dict[int, Rewrite | None], plan: PackPlan) -> None:
         """Promote some old items now and then, and more along with a transaction that has much other work."""
@@ -289,7 +295,7 @@ class PackIndex:
         """Yield the sort keys of packed items of a lane after `edge`, in order."""
         runs = []
         for pack in self._of_topic.get(lane, {}).values():
-            sort_keys = pack.sort_keys_of(lane)
+            sort_keys = pack.sort_keys_of(lane, self._packed)
             runs.append(sort_keys[bisect_right(sort_keys, order.on_last_shard(edge)) :])
         packed = self._packed
         for sort_key in merge(*runs):
@@ -357,16 +363,20 @@ class PackIndex:
     def expired(self, now_ms: int, limit: int) -> tuple[list[int], int]:
         """Return the keys of up to `limit` expired packed items, and the earliest expiry of all packed items.
 
-        The latter is limits.NEVER_MS if nothing is packed.
+        There can be more keys, by those of one pack. The next call begins at the next pack, because items under lease
+        stay though they have expired. The expiry is limits.NEVER_MS if nothing is packed.
         """
         keys: list[int] = []
-        first_ms = limits.NEVER_MS
-        for pack in self._packs.values():
+        first_ms, begin = limits.NEVER_MS, self._expiry_place
+        packs = self._packs.values()
+        later = [pack for pack in packs if pack.id > begin]
+        for pack in [*later, *islice(packs, len(packs) - len(later))]:
             if pack.expires_first_ms <= now_ms and len(keys) < limit:
                 left = [(key, end) for key, end in zip(pack.keys, pack.expires_at, strict=True) if key in self._packed]
                 pack.expires_first_ms = min([expires_at for _, expires_at in left])
                 over = [key for key, expires_at in left if expires_at <= now_ms]
-                keys += over[: limit - len(keys)]
+                keys += over
+                self._expiry_place = pack.id
             first_ms = min(first_ms, pack.expires_first_ms)
         return keys, first_ms
 
