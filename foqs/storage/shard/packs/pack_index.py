@@ -159,7 +159,8 @@ class PackIndex:
 
     def is_due(self, steady_ms: int) -> bool:
         """True if old items are due for promotion even without other work."""
-        return steady_ms >= self._paused_until_ms and any(True for _ in self._packs_to_empty(steady_ms))
+        is_paused = not self._packs or steady_ms < self._paused_until_ms
+        return not is_paused and any(True for _ in self._packs_to_empty(steady_ms))
 
     def _packs_to_empty(self, now_ms: int) -> Iterator[Pack]:
         """Yield the old packs whose items are to be promoted: none while packs and tombstones have room."""
