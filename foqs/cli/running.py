@@ -21,12 +21,12 @@ from foqs.model.errors import FoqsError
 from foqs.model.limits import KIB, MIB
 from foqs.storage.schema.migrations import MigrationError
 
-_GC_THRESHOLDS = (1_000, 2, 40_000)
+_GC_THRESHOLDS = (1_000, 2, 8_000)
 """Thresholds of the three generations of the garbage collector.
 
 A collection holds up the event loop for one to three microseconds per container, so one of the second generation, which
 looks at about 4,000 containers, takes a few milliseconds. A full collection walks everything in memory. With the
-defaults such collections took a tenth of a busy host's time; now one comes after the enqueue of some 50 million items
+defaults such collections took a tenth of a busy host's time; now one comes after the enqueue of some 10 million items
 at the earliest, when a quarter of all is new.
 """
 _MAPPED_BYTES_MIN = 128 * KIB

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from unittest.mock import Mock
 
@@ -133,6 +135,27 @@ async def test_a_shard_that_is_opened_again_is_well_without_a_probe(
     await until(lambda: writer.shard is not None and writer.shard is not first)
     assert writer.health.healthy
     assert writer.health.opened_count == 1, "it is counted over all take-overs"
+
+
+@pytest.mark.interpreted
+async def test_the_state_of_a_shard_that_was_lost_is_freed_without_a_collection_of_garbage(
+    writer: TickedWriter, store: SlowStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It can be most of the memory of a host, and a restart of its server loses all shards together."""
+    monkeypatch.setattr(ownership, "REOPEN_PAUSE_MS", 1)
+    await start(writer, store)
+    await writer._idle.wait()
+    assert await run_one(writer, store) == "done"
+    assert writer.shard is not None
+    first, number = weakref.ref(writer.shard), id(writer.shard)
+    gc.collect()
+    gc.disable()
+    try:
+        writer._ownership.give_up("for the test")
+        await until(lambda: writer.shard is not None and (id(writer.shard) != number or first() is None))
+        assert first() is None
+    finally:
+        gc.enable()
 
 
 async def test_a_session_that_is_lost_while_the_shard_is_idle_is_noticed_by_the_next_tick(

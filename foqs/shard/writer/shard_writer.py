@@ -250,9 +250,7 @@ class ShardWriter(Service):
         while True:
             loss: Exception
             try:
-                shard = await self._ownership.open()
-                self._tried.set()
-                await self._serve(shard)
+                await self._own()
             except (OwnershipLostError, SessionLostError, FoqsError, OSError) as error:
                 loss = error
             except Exception as error:
@@ -261,6 +259,13 @@ class ShardWriter(Service):
             self._tried.set()
             await self._ownership.lost(loss)
             await self._ownership.wait_for_next_try(loss)
+            del loss  # Its traceback holds the lost state, which can be most of the memory of a host.
+
+    async def _own(self) -> None:
+        """Open the shard, and serve it until it is lost, which raises an error."""
+        shard = await self._ownership.open()
+        self._tried.set()
+        await self._serve(shard)
 
     # ---- transactions ----
 
