@@ -132,9 +132,9 @@ async def _leased(host: RunningHost) -> str:
     ("trace", "files_max", "returns_max"),
     [
         (_enqueue, 41, 50),
-        (_enqueue_for_a_waiting_consumer, 55, 123),  # Two calls, and between them the dispatcher.
+        (_enqueue_for_a_waiting_consumer, 55, 124),  # Two calls, and between them the dispatcher.
         (_dequeue, 33, 44),
-        (_ack, 31, 33),
+        (_ack, 32, 34),
         (_nack_with_delay, 34, 41),
     ],
 )
