@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Set
-from functools import partial
+from collections.abc import Collection, Mapping
 
 from foqs.background.service import Service, ServiceState
 from foqs.background.tasks import Tasks, log_defect
-from foqs.cluster.members.backends.choice import membership_backend
 from foqs.cluster.members.membership import Follower, Membership
 from foqs.cluster.members.view import ClusterView
 from foqs.cluster.members.watch_report import OF_WATCH
@@ -31,6 +29,7 @@ from foqs.host.admission.hosted_quota import RepeatLookUps
 from foqs.host.admission.permit_asks import PermitAsks
 from foqs.host.admission.placement import Placement
 from foqs.host.admission.quotas import Quotas
+from foqs.host.dispatch.consumers import Consumers
 from foqs.host.dispatch.dispatcher import Dispatcher
 from foqs.host.metrics.ages import Ages
 from foqs.host.metrics.condition import Condition, Pulse
@@ -46,6 +45,7 @@ from foqs.host.shards.shards import Shards
 from foqs.host.shards.waiting import Waiting
 from foqs.host.verbs.access_verbs import AccessVerbs
 from foqs.host.verbs.audit_list import AuditList
+from foqs.host.verbs.consumer_verbs import ConsumerVerbs
 from foqs.host.verbs.dedup_calls import DedupCalls
 from foqs.host.verbs.dequeues import Dequeues
 from foqs.host.verbs.distant_holders import DistantHolders
@@ -67,8 +67,9 @@ from foqs.host.verbs.shard_maps import ShardMaps
 from foqs.host.verbs.status_of_host import StatusOfHost
 from foqs.host.verbs.table import verb_table
 from foqs.host.verbs.topics import Topics
+from foqs.membership_factory import make_membership
 from foqs.model import limits
-from foqs.model.cluster import HostRow, OpenedShard, ShardUse, process_id
+from foqs.model.cluster import OpenedShard, ShardUse, process_id
 from foqs.model.peer_proof import PROOF, SECRET_BYTES
 from foqs.model.secret import Secret
 from foqs.model.shared_caps import SharedCap
@@ -81,7 +82,6 @@ from foqs.shard.state.events import Events
 from foqs.shard_factory import ShardFactory
 from foqs.storage.meta.meta_store import MetaStore
 from foqs.storage.schema.migrations import SchemaKind
-from foqs.storage.sessions.places import place_of
 from foqs.transport.tls.certificates import Certificates
 from foqs.transport.tls.tls_gauges import OF_TLS, TlsSources
 
@@ -131,13 +131,14 @@ class Host(Service):
             config, parts, self._meta, self._namespaces, self._dispatcher, self._membership,
             self.metrics.transactions, self._shard_opened, self.id,
         )  # fmt: skip
-        self.owners = OwnerMap(parts.monotonic_s, self.id, self._follow_hosts)
+        self.owners = OwnerMap(parts.monotonic_s, self.id, lambda *hosts: self._routing.follow_hosts(*hosts))  # noqa: PLW0108
         self._sharing = Sharing(self, self.owners, self._membership, parts.monotonic_s)
         self._owner_word = OwnerWord(self._shards.writers, self._membership, parts.monotonic_s)
         self._namespace_calls = NamespaceCalls(self._namespaces, self._censuses, self._slots, parts.wall_ms)
         self._slot_moves = self._make_slot_moves()
         self._distant = DistantHolders(self._namespaces, self._shards, self._waiting, self._slot_source)
         self._lane, slices, pages = BulkLane(self._loop), Slices(self._loop), PageBudget()
+        self._consumers = Consumers(self._loop.time)
         on_events, gates = self._dispatcher.on_events, self._slot_moves.gates
         self._inspection = Inspection(self._namespaces, self._shards, self._waiting, on_events, slices, pages, gates)
         self._exports = Exports(self._namespaces, self._shards, pages, slices, parts.wall_ms)
@@ -146,8 +147,9 @@ class Host(Service):
         self._quotas, self._depths = self._make_quotas(), Depths(self._namespaces.settings, self._shards.owned)
         self._permit_asks = PermitAsks(self._meta.permits, self._dispatcher, self._loop.time)
         self._dequeues = Dequeues(
-            self._namespaces, self._shards, self._dispatcher, self._loop.time, self.metrics.items.count_event
-        )
+            self._namespaces, self._shards, self._dispatcher, self._loop.time, self.metrics.items.count_event,
+            self._consumers,
+        )  # fmt: skip
         self._routing = self._make_routing(self._make_verbs(slices))
         self._server = make_server(
             config, parts, self._routing, self.access, self._namespaces, self.metrics.transport, self.certificates,
@@ -363,36 +365,20 @@ class Host(Service):
         return self._parts.meta(self._config.meta_url, statement_ms_max, self.id)
 
     def _make_membership(self, started_at_ms: int) -> Membership:
-        config, parts = self._config, self._parts
-        meta = self._make_meta(limits.META_STATEMENT_MS_MAX)
-        # The listening port is known only after the start.
-        me = HostRow(
-            self.id, "", started_at_ms, 0, tier=config.tier, proof=PROOF, is_starting=True, peer_address=""
-        )  # fmt: skip
-        places = {shard_id: place_of(url) for shard_id, url in config.shards.items()}
-        beats = partial(self._make_meta, limits.BEAT_STATEMENT_MS_MAX)
-        ensemble = (config.membership, config.cluster, meta, parts.monotonic_s, beats, config.membership_access)
-        backend = membership_backend(*ensemble)
         follower = Follower(
             self._follow_view,
             lambda: self._sharing.owner_died(),  # noqa: PLW0108 - it is made later
             lambda: self._sharing.is_moving,
-            self._place_problem,
+            lambda shard_id, place: self._factory.place_problem(shard_id, place),  # noqa: PLW0108 - it is made later
             self._secrets.read,
             lambda: self._secrets.ids,
         )
-        return Membership(backend, meta, me, places, parts.monotonic_s, parts.chance.choose, follower)
+        return make_membership(self._config, self._parts, self.id, started_at_ms, self._make_meta, follower)
 
     async def _follow_view(self, view: ClusterView) -> None:
         """Do what follows from a round of the membership."""
         if await self._sharing.refresh(view):
             self._owner_word.refresh(view)
-
-    def _follow_hosts(self, addresses: Mapping[str, str], leaving: Set[str]) -> None:
-        self._routing.follow_hosts(addresses, leaving)
-
-    def _place_problem(self, shard_id: int, place: str) -> str:
-        return self._factory.place_problem(shard_id, place)
 
     def _make_namespaces(self) -> Namespaces:
         return Namespaces(
@@ -454,18 +440,23 @@ class Host(Service):
         bulk = BulkEnqueues(namespaces, self._lane, enqueues.enqueue)
         undelivered, chance = self._dispatcher.tokens.undelivered, self._parts.chance
         group_calls = GroupCalls(namespaces, self._namespace_calls)
+        consumer_verbs = ConsumerVerbs(
+            namespaces, shards, self._consumers, self._waiting, slices, self._config.host_name, self._parts.wall_ms,
+            count_event,
+        )  # fmt: skip
         table = verb_table(
             JobEnqueues(namespaces, self._jobs, bulk.enqueue, count_event),
             AccessVerbs(namespaces, self._follower, self.access.refusals, chance.random_bytes, self._parts.wall_ms),
             self._dequeues,
             Topics(namespaces, shards, self._dispatcher, slices),
+            consumer_verbs,
             self._inspection,
             self._exports,
             NamespacePages(namespaces),
             NamespaceCreation(self._namespace_calls),
             GroupCreation(group_calls, self._parts.wall_ms, chance.random_bytes),
             without_context=[
-                Leases(namespaces, shards, self._inspection, self._waiting, count_event, undelivered),
+                Leases(namespaces, shards, self._inspection, self._waiting, count_event, undelivered, self._consumers),
                 ShardMaps(namespaces, self._namespace_calls, shards, self._advertised),
                 NamespaceVerbs(namespaces, self._namespace_calls, self._follower.refresh),
                 GroupVerbs(namespaces, group_calls),
@@ -490,7 +481,8 @@ class Host(Service):
         tls = self.certificates if self._config.calls_peers_by_tls else None
         to_peers = None if tls is None else tls.peer_tls()
         peers = self._parts.peers(self.id, cluster, self._secrets, proof, chance.random_bytes, now_s, to_peers)
-        local = Stocks(self._dispatcher, self._shards, self._namespaces, now_s, self._tasks, self._depths)
+        depths, consumers = self._depths, self._consumers
+        local = Stocks(self._dispatcher, self._shards, self._namespaces, now_s, self._tasks, depths, consumers)
         reasons = KnownReasons(self._namespaces, self._dispatcher, now_s, self._parts.wall_ms)
         return Routing(
             self.id, cluster, table, local, reasons, self.owners, peers, self._secrets, self._audit, chance, now_s,

@@ -171,7 +171,12 @@ struct DequeueRequest {
   /** Wants why_empty in a response without items, which costs a question to each host. */
   8: optional bool want_why,
   /** With topic_prefix: takes the items that these topics have for this consumer group. Absent: those of no group. */
-  9: optional string group
+  9: optional string group,
+  /**
+   * The name of the consumer, for operators: 1 to 128 bytes of UTF-8 without control characters. It is what the caller
+   * says, and no identity. Absent: the address of the caller.
+   */
+  10: optional string consumer
 }
 
 struct Item {
@@ -303,7 +308,9 @@ struct ExtendRequest {
    * Receipts of deliveries on which the client begins to work; their leases stay as they are. The errors have the
    * positions behind those of `receipts`, which may be empty then. See says_begun in DequeueRequest.
    */
-  4: optional list<string> begun
+  4: optional list<string> begun,
+  /** As in DequeueRequest: the name of who has these leases from now on. Absent: the leases keep their names. */
+  5: optional string consumer
 }
 
 struct BatchResponse {
@@ -805,7 +812,14 @@ struct StoredItem {
   /** The place of a ready or leased item of a topic that ages, in units of 100 ms; absent for the priority. */
   21: optional i32 urgency,
   /** Its last failures, the newest first: up to 16 from getItem, and the newest one in pages and exports. */
-  22: optional list<ItemFailure> errors
+  22: optional list<ItemFailure> errors,
+  /**
+   * Only while the item is LEASED: the consumer that has it, by its name or the address that it called from. After a
+   * take-over of the shard it is "unknown (before the take-over of ...)" until an extension names the consumer again.
+   */
+  23: optional string leased_by,
+  /** The start of the delivery, if it is known. */
+  24: optional i64 leased_since_ms
 }
 
 /** Lists the ready and leased items of one topic, the most urgent first: those without a key, and behind them those of
@@ -828,6 +842,79 @@ struct GetItemRequest   { 1: required string namespace_name, 2: required string 
 struct StoredItemsResponse { 1: list<StoredItem> items, 2: string next_page_token }
 /** Deletes items in any state. A later ack of their receipts gets STALE_LEASE. */
 struct DeleteItemsRequest { 1: required string namespace_name, 2: required list<string> ids }
+/**
+ * Lists the consumers of a namespace: those that wait for items, those with items under lease, and those that have asked
+ * for items in the last 10 minutes. One that waits for several topics, or has items of several, is there with each.
+ */
+struct ListConsumersRequest {
+  1: required string namespace_name,
+  /** Only what they wait for or have of this topic; "" for all topics. */
+  2: string topic = "",
+  /** Only consumers whose names begin with this. */
+  3: string name_prefix = "",
+  /** The maximum number of rows, 1 to 1,000. */
+  4: i32 limit = 1000,
+  /** The next_page_token of the previous page, or "" for the first page. */
+  5: string page_token = "",
+  /** If true, shards and hosts that do not respond are left out and named in `missing`, instead of failing the call. */
+  6: optional bool partial,
+  /** Only these shards, all of which the host must serve: UNAVAILABLE says that it does not. From hosts alone. */
+  7: optional list<i32> shard_ids,
+  /** Only of this consumer group, "" for the topics' own; absent for all. */
+  8: optional string group
+}
+/** A consumer with one topic or prefix. */
+struct ConsumerRow {
+  1: string name,
+  /** The address from which it has called last, as the host saw it that it is connected to; "" if nobody knows. */
+  2: string caller,
+  /** "" of a consumer that neither waits nor has items, and with prefix. */
+  3: string topic,
+  /** Its dequeues that wait for the topic. */
+  4: i32 waiting_calls,
+  /** The items of the topic that it has under lease. */
+  5: i32 held,
+  /** The start of the oldest of these deliveries; 0 if there are none, or if it is unknown. */
+  6: i64 held_since_ms,
+  /** Its last dequeue, of any topic; 0 if unknown. */
+  7: i64 last_dequeue_at_ms,
+  /** The hosts that it has called in the last 10 minutes, up to 16. */
+  8: list<string> hosts,
+  /** If it waits for any topics that begin with this; then topic is "". */
+  9: optional string prefix,
+  /** The consumer group of the topic or prefix; absent for its own. */
+  10: optional string group
+}
+struct ListConsumersResponse {
+  /** By name, topic, group and prefix. */
+  1: list<ConsumerRow> consumers,
+  /** "" on the last page. */
+  2: string next_page_token,
+  /** With partial: whose consumers are not listed, each in words. */
+  3: optional list<string> missing
+}
+/**
+ * Ends the leases of a consumer as releases: the items are ready again, without a failed attempt, and late acks get
+ * STALE_LEASE. It does not keep a living consumer from taking items again: pause the topic first. It can be repeated.
+ */
+struct ReleaseLeasesRequest {
+  1: required string namespace_name,
+  /** The exact name, as listConsumers has it. */
+  2: required string consumer,
+  /** Only the items of this topic; "" for all topics. */
+  3: string topic = "",
+  /** Also items that are delivered at most once, which a release deletes. */
+  4: bool at_most_once = false,
+  /** Only these shards, all of which the host must serve: UNAVAILABLE says that it does not. From hosts alone. */
+  5: optional list<i32> shard_ids,
+  /** Only of this consumer group, "" for the topics' own; absent for all. */
+  6: optional string group
+}
+struct ReleaseLeasesResponse {
+  1: i64 released,
+  /** The items that are delivered at most once, which the consumer keeps. */
+  2: i64 left_at_most_once
+}
 /**
  * Makes dedup_ids free at once: the next enqueue with one of these makes an item, whether the id is known from the dedup
  * window or an item holds it until it ends. Items stay as they are. NOT_FOUND says that an id was free already.
@@ -1200,6 +1287,8 @@ service FoqsAdmin {
   StoredItem getItem(1: GetItemRequest request) throws (1: FoqsError error)
   BatchResponse deleteItems(1: DeleteItemsRequest request) throws (1: FoqsError error)
   BatchResponse forgetDedupIds(1: ForgetDedupIdsRequest request) throws (1: FoqsError error)
+  ListConsumersResponse listConsumers(1: ListConsumersRequest request) throws (1: FoqsError error)
+  ReleaseLeasesResponse releaseLeases(1: ReleaseLeasesRequest request) throws (1: FoqsError error)
   StoredItemsResponse listDeadLetters(1: ListDeadLettersRequest request) throws (1: FoqsError error)
   DeadLettersResponse redriveDeadLetters(1: RedriveDeadLettersRequest request) throws (1: FoqsError error)
   DeadLettersResponse purgeDeadLetters(1: PurgeDeadLettersRequest request) throws (1: FoqsError error)

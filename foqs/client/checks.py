@@ -12,6 +12,7 @@ from typing import Any, SupportsIndex, cast
 from thriftpy2.thrift import TType
 
 from foqs.model.errors import InvalidArgumentError, shown
+from foqs.model.holder import consumer_fault
 
 _BITS = {TType.I16: 16, TType.I32: 32, TType.I64: 64}
 _CHECKED_APART = frozenset({"NewItem", "Nack", "TopicPolicyChange"})
@@ -37,6 +38,12 @@ def check_text(name: str, value: object) -> None:
     """Raise InvalidArgumentError unless `value` is text."""
     if not isinstance(value, str):
         raise InvalidArgumentError(f"{name} {shown(value)} is {type(value).__name__}, not str")
+
+
+def check_consumer(name: object) -> None:
+    """Raise InvalidArgumentError for a value that is neither None nor the name of a consumer."""
+    if name is not None and (fault := consumer_fault(name)):
+        raise fault
 
 
 def check_flag(name: str, value: object) -> None:

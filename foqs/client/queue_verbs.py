@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from foqs.client.addresses import Address
-from foqs.client.checks import check_many, check_text, check_whole
+from foqs.client.checks import check_consumer, check_many, check_text, check_whole
 from foqs.client.client_errors import BatchError, NotSentError
 from foqs.client.dequeued import Dequeued
 from foqs.client.entries import CALL_BYTES_MAX, Entries, Verb, batch_flow, cut
@@ -200,6 +200,7 @@ def dequeue(
     group: str | None = None,
     want_why: bool = False,
     says_begun: bool = False,
+    consumer: str | None = None,
 ) -> Flow[list[Item]]:
     check_whole("wait_ms", wait_ms, 0)
     if terms.deadline_at_ms is not None and wait_ms >= (left_ms := terms.deadline_at_ms - terms.clock_ms()):
@@ -207,6 +208,7 @@ def dequeue(
             f"wait_ms {wait_ms} leaves no time for the response before the deadline in {left_ms} ms: "
             "wait for less, or give a later deadline"
         )
+    check_consumer(consumer)
     request = wire.structs.DequeueRequest(
         namespace_name=namespace,
         topics=demands_of(topics, count, topic_prefix, group),
@@ -217,6 +219,7 @@ def dequeue(
         group=None if topic_prefix is None else group or None,
         says_begun=says_begun or None,
         want_why=want_why or None,
+        consumer=consumer,
     )
     late = partial(late_items, terms.until_whenever(), namespace)
     response = yield from call_flow(terms, Call("dequeue", request, Repeat.ALWAYS, wait_ms, late=late))
@@ -269,14 +272,17 @@ def extend(
     lease_ms: int,
     return_errors: bool = False,
     begun: Receipts = (),
+    consumer: str | None = None,
 ) -> Flow[PositionErrors]:
     """Extend leases and report begun items. The errors of `begun` have the positions behind those of `receipts`."""
+
+    check_consumer(consumer)
 
     def make_call(pending: Sequence[str], repeated: bool) -> Call:
         begun = [str(entry) for entry in pending if type(entry) is _Begun]
         extended = [entry for entry in pending if type(entry) is not _Begun] if begun else pending
         request = wire.structs.ExtendRequest(
-            namespace_name=namespace, receipts=extended, lease_ms=lease_ms, begun=begun or None
+            namespace_name=namespace, receipts=extended, lease_ms=lease_ms, begun=begun or None, consumer=consumer
         )
         return Call("extendLease", request, Repeat.ALWAYS)
 

@@ -49,13 +49,13 @@ FIELDS: Mapping[str, Mapping[str, Checked]] = {
     "DequeueRequest": _fields(
         NAMESPACE="namespace_name",
         INSIDE="topic_prefix group",
-        CONTENT="topics lease_ms wait_ms count says_begun want_why",
+        CONTENT="topics lease_ms wait_ms count says_begun want_why consumer",
     ),
     "TopicDemand": _fields(INSIDE="topic group", CONTENT="count"),
     "AckRequest": _fields(NAMESPACE="namespace_name", INSIDE="receipts", CONTENT="repeated"),
     "NackRequest": _fields(NAMESPACE="namespace_name", CONTENT="nacks"),
     "Nack": _fields(INSIDE="receipt", CONTENT="delay_ms metadata release dead_letter unseen reason"),
-    "ExtendRequest": _fields(NAMESPACE="namespace_name", INSIDE="receipts begun", CONTENT="lease_ms"),
+    "ExtendRequest": _fields(NAMESPACE="namespace_name", INSIDE="receipts begun", CONTENT="lease_ms consumer"),
     "ActiveTopicsRequest": _fields(
         NAMESPACE="namespace_name", INSIDE="prefix page_token", FROM_PEERS="shard_ids", CONTENT="limit partial"
     ),
@@ -114,6 +114,15 @@ FIELDS: Mapping[str, Mapping[str, Checked]] = {
         INSIDE="topic page_token group ordering_key fairness_key",
         FROM_PEERS="shard_ids",
         CONTENT="limit",
+    ),
+    "ListConsumersRequest": _fields(
+        NAMESPACE="namespace_name",
+        INSIDE="topic group name_prefix page_token",
+        FROM_PEERS="shard_ids",
+        CONTENT="limit partial",
+    ),
+    "ReleaseLeasesRequest": _fields(
+        NAMESPACE="namespace_name", INSIDE="consumer topic group", FROM_PEERS="shard_ids", CONTENT="at_most_once"
     ),
     "RedriveDeadLettersRequest": _fields(
         NAMESPACE="namespace_name", INSIDE="topic ids page_token group ordering_key fairness_key", CONTENT="limit"

@@ -86,6 +86,9 @@ class DequeueRequest:
     group: str | None = ...
     """With topic_prefix: takes the items that these topics have for this consumer group. Absent: those of no
     group."""
+    consumer: str | None = ...
+    """The name of the consumer, for operators: 1 to 128 bytes of UTF-8 without control characters. It is what the
+    caller says, and no identity. Absent: the address of the caller."""
 
 @dataclass
 class AckRequest:
@@ -133,6 +136,8 @@ class ExtendRequest:
     begun: Sequence[str] | None = ...
     """Receipts of deliveries on which the client begins to work; their leases stay as they are. The errors have the
     positions behind those of `receipts`, which may be empty then. See says_begun in DequeueRequest."""
+    consumer: str | None = ...
+    """As in DequeueRequest: the name of who has these leases from now on. Absent: the leases keep their names."""
 
 @dataclass
 class ActiveTopicsRequest:
@@ -418,6 +423,47 @@ class DeleteItemsRequest:
 
     namespace_name: str = ...
     ids: Sequence[str] = ...
+
+@dataclass
+class ListConsumersRequest:
+    """Lists the consumers of a namespace: those that wait for items, those with items under lease, and those that
+    have asked for items in the last 10 minutes. One that waits for several topics, or has items of several, is
+    there with each."""
+
+    namespace_name: str = ...
+    topic: str = ...
+    """Only what they wait for or have of this topic; "" for all topics."""
+    name_prefix: str = ...
+    """Only consumers whose names begin with this."""
+    limit: int = ...
+    """The maximum number of rows, 1 to 1,000."""
+    page_token: str = ...
+    """The next_page_token of the previous page, or "" for the first page."""
+    partial: bool | None = ...
+    """If true, shards and hosts that do not respond are left out and named in `missing`, instead of failing the
+    call."""
+    shard_ids: Sequence[int] | None = ...
+    """Only these shards, all of which the host must serve: UNAVAILABLE says that it does not. From hosts alone."""
+    group: str | None = ...
+    """Only of this consumer group, "" for the topics' own; absent for all."""
+
+@dataclass
+class ReleaseLeasesRequest:
+    """Ends the leases of a consumer as releases: the items are ready again, without a failed attempt, and late acks
+    get STALE_LEASE. It does not keep a living consumer from taking items again: pause the topic first. It can be
+    repeated."""
+
+    namespace_name: str = ...
+    consumer: str = ...
+    """The exact name, as listConsumers has it."""
+    topic: str = ...
+    """Only the items of this topic; "" for all topics."""
+    at_most_once: bool = ...
+    """Also items that are delivered at most once, which a release deletes."""
+    shard_ids: Sequence[int] | None = ...
+    """Only these shards, all of which the host must serve: UNAVAILABLE says that it does not. From hosts alone."""
+    group: str | None = ...
+    """Only of this consumer group, "" for the topics' own; absent for all."""
 
 @dataclass
 class ForgetDedupIdsRequest:

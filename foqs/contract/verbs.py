@@ -23,6 +23,7 @@ from foqs.model.audit import AuditPage
 from foqs.model.calls import CallContext
 from foqs.model.cluster_calls import ClusterHosts
 from foqs.model.groups import TopicGroup
+from foqs.model.holder import ConsumerPage, ReleaseResult
 from foqs.model.jobs import Job, JobPage
 from foqs.model.namespace import Namespace
 from foqs.model.policy import TopicPolicyEntry, TopicPolicyPage
@@ -160,6 +161,10 @@ VERBS: dict[str, VerbRow] = {
     "getItem": VerbRow(of.GetItemRequest, calls.StoredItem, OfShard(item_id="id"), Permission.READ),
     "deleteItems": VerbRow(of.DeleteItemsRequest, calls.PositionErrors, ByShard("ids"), Permission.ALTER),
     "forgetDedupIds": VerbRow(of.ForgetDedupIdsRequest, calls.PositionErrors, Whole.BY_SLOT, Permission.ALTER),
+    "listConsumers": VerbRow(
+        of.ListConsumersRequest, ConsumerPage, Whole.BY_ALL, Permission.OBSERVE, costs="consumers"
+    ),
+    "releaseLeases": VerbRow(of.ReleaseLeasesRequest, ReleaseResult, Whole.BY_ALL, Permission.ALTER),
     "listDeadLetters": VerbRow(
         of.ListDeadLettersRequest, calls.StoredItemPage, Whole.BY_ALL, Permission.READ, costs="items"
     ),

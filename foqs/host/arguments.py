@@ -9,6 +9,7 @@ from foqs.contract.requests import DequeueRequest, NewItem, TopicDemand
 from foqs.model import limits
 from foqs.model.calls import DedupUntil, DeliveryPolicy, ItemContent
 from foqs.model.errors import InvalidArgumentError, TooLargeError, shown
+from foqs.model.holder import consumer_fault
 from foqs.model.namespace import NamespaceSettings
 from foqs.model.topic_name import (
     bucketed,
@@ -87,6 +88,16 @@ def check_range(name: str, value: object, low: int, high: int) -> int:
 
 def out_of_range(name: str, value: object, low: int, high: int) -> InvalidArgumentError:
     return InvalidArgumentError(f"{name} {value!r:.40} is not within {low}..{high}")
+
+
+def check_consumer(name: object, field: str = "consumer") -> str | None:
+    """Check the name that a consumer gives itself, and return it; None without one."""
+    if name is None:
+        return None
+    if fault := consumer_fault(name, field):
+        raise fault
+    assert isinstance(name, str)
+    return name
 
 
 def check_batch(name: str, count: int, most: int) -> None:

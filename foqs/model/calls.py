@@ -177,6 +177,8 @@ class StoredItem:
     key_bucket: the bucket of its key, which it does not show then, if its topic has key_buckets: "17/64" of 64 buckets.
     fairness_key: of the enqueue, if it gave one.
     urgency: the place of a ready or leased item of a topic that ages, in units of 100 ms; None for the priority.
+    leased_by, leased_since_ms: while it is leased, the consumer that has it, by its name or its address, and the start
+    of the delivery; None if unknown.
     errors: its last failures whose reasons are known, the newest first: up to 16 in the answer to getItem, the newest
     one in pages and exports.
     """
@@ -203,6 +205,8 @@ class StoredItem:
     fairness_key: str | None = None
     urgency: int | None = None
     errors: Sequence[ItemFailure] = ()
+    leased_by: str | None = None
+    leased_since_ms: int | None = None
 
 
 @dataclass(slots=True)

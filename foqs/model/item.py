@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from foqs.model.calls import ItemContent
 
 if TYPE_CHECKING:
+    from foqs.model.holder import Holder
     from foqs.model.topic import ShardTopic
 
 
@@ -105,6 +106,7 @@ class ShardItem:
         "enqueued_at",
         "expires_at",
         "failed_attempts",
+        "holder",
         "key",
         "lease_due_at",
         "lease_ms",
@@ -160,6 +162,8 @@ class ShardItem:
         """When its claim was committed, on the steady clock."""
         self.lease_due_at = 0
         """The end of its lease, on the steady clock; 0 unless it was delivered."""
+        self.holder: Holder | None = None
+        """The consumer that has it under lease; None if nobody knows."""
         self.lease_wanted_ms = 0
         """The lease for which its claim is made; 0 if it is claimed ahead."""
         self.receipt = ""

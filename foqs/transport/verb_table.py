@@ -30,6 +30,7 @@ from foqs.model.errors import (
     TooLargeError,
     error_for_code,
 )
+from foqs.model.holder import ConsumerRow
 from foqs.model.namespace import NamespaceSettings
 from foqs.model.reasons import Reason, WhyNone
 from foqs.wire.codec import METHODS, Codec, Method, encode_as, structs
@@ -63,6 +64,7 @@ for _cls, _struct in (
     (calls.ShardStatus, structs.ShardStatus),
     (calls.ShardAddress, structs.ShardAddress),
     (ClusterHost, structs.ClusterHost),
+    (ConsumerRow, structs.ConsumerRow),
     (NamespaceSettings, structs.NamespaceSettings),
     (Reason, structs.Reason),
 ):

@@ -95,6 +95,7 @@ async def test_every_admin_verb_answers() -> None:
         await _call_the_verbs_on_exports(client)
         await _call_the_verbs_on_shards(client)
         await _call_the_verbs_on_policies(client)
+        await _call_the_verbs_on_consumers(client)
         called = {method for method, _ in w.counts.finished} | {"enqueue"}
         assert {m.name for m in METHODS.values() if m.service == "FoqsAdmin"} <= called
 
@@ -115,6 +116,18 @@ async def _call_the_verbs_on_policies(client: RawClient) -> None:
     assert (await client.call("listGroups", s.ListGroupsRequest("ns"))).response.groups == [group]
     assert (await client.call("deleteGroup", s.DeleteGroupRequest("ns", "topic", "group"))).error is None
     assert (await client.call("listGroups", s.ListGroupsRequest("ns"))).response.groups == []
+
+
+async def _call_the_verbs_on_consumers(client: RawClient) -> None:
+    s = structs
+    await client.call("enqueue", enqueue_request(b"held"))
+    await client.call("dequeue", s.DequeueRequest("ns", [s.TopicDemand("topic", 9)], consumer="worker"))
+    listed = (await client.call("listConsumers", s.ListConsumersRequest("ns"))).response
+    assert (listed.next_page_token, listed.missing) == ("", [])
+    [row] = listed.consumers
+    assert (row.name, row.topic, row.held_since_ms, row.hosts, row.prefix) == ("worker", "topic", 5, [], None)
+    released = (await client.call("releaseLeases", s.ReleaseLeasesRequest("ns", "worker"))).response
+    assert (released.released, released.left_at_most_once) == (row.held, 0)
 
 
 async def _call_the_verbs_on_jobs(client: RawClient) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Sequence
 from typing import Any
 
@@ -45,6 +45,7 @@ from foqs.model.errors import (
     UnknownNamespaceError,
 )
 from foqs.model.groups import TopicGroup
+from foqs.model.holder import ConsumerPage, ConsumerRow, ReleaseResult
 from foqs.model.limits import PAYLOAD_BYTES_DEFAULT
 from foqs.model.namespace import Namespace, NamespaceSettings, check_namespace_name, updated, with_changes
 from foqs.model.policy import TopicPolicyEntry, TopicPolicyPage
@@ -311,6 +312,15 @@ class FakeQueue(FakeJobCalls, FakeShardCalls, FakeAccessCalls):
         name = request.namespace_name
         gone = [self.seen.pop((name, one), None) for one in request.dedup_ids]
         return {n: NotFoundError("it was free already") for n, item_id in enumerate(gone) if item_id is None}
+
+    async def list_consumers(self, context: CallContext, request: of.ListConsumersRequest) -> ConsumerPage:
+        self._check(request.namespace_name)
+        held = Counter([delivery.topic for name, delivery in self.leased.values() if name == request.namespace_name])
+        return ConsumerPage([ConsumerRow("worker", "", topic, 0, count, 5, 7, []) for topic, count in held.items()], "")
+
+    async def release_leases(self, context: CallContext, request: of.ReleaseLeasesRequest) -> ReleaseResult:
+        self._check(request.namespace_name)
+        return ReleaseResult(len(self.leased), 0)
 
     async def list_dead_letters(self, context: CallContext, request: of.ListDeadLettersRequest) -> StoredItemPage:
         return StoredItemPage([], "")

@@ -11,6 +11,7 @@ import pytest
 
 from foqs import bootstrap
 from foqs.contract.requests import DeleteItemsRequest, DequeueRequest, TopicDemand
+from foqs.host.dispatch.consumers import Consumers
 from foqs.host.dispatch.prefetch_buffer import PrefetchBuffer
 from foqs.host.shards.waiting import Waiting
 from foqs.host.verbs.dequeues import Dequeues
@@ -35,7 +36,7 @@ SOON_S = limits.WAIT_MS_MAX / 2_000
 
 def dequeues_of(shards: Shards) -> Dequeues:
     namespaces, clock = cast(Any, NamespacesOf(JOBS)), lambda: shards.clock_ms / 1000
-    return Dequeues(namespaces, cast(Any, shards), shards.dispatcher, clock, lambda *_: None)
+    return Dequeues(namespaces, cast(Any, shards), shards.dispatcher, clock, lambda *_: None, Consumers(clock))
 
 
 def test_a_call_of_two_topics_gets_nothing_of_a_shard_that_is_being_lost() -> None:

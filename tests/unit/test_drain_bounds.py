@@ -11,6 +11,7 @@ import pytest
 
 from foqs.contract.requests import DequeueRequest
 from foqs.host.dispatch import prefetch, rings
+from foqs.host.dispatch.consumers import Consumers
 from foqs.host.verbs.dequeues import Dequeues
 from foqs.model import limits
 from foqs.model.calls import CallContext
@@ -29,7 +30,7 @@ SOON_S = limits.WAIT_MS_MAX / 2_000
 
 def dequeues_of(shards: Shards) -> Dequeues:
     namespaces, clock = cast(Any, NamespacesOf(JOBS)), lambda: shards.clock_ms / 1000
-    return Dequeues(namespaces, cast(Any, shards), shards.dispatcher, clock, lambda *_: None)
+    return Dequeues(namespaces, cast(Any, shards), shards.dispatcher, clock, lambda *_: None, Consumers(clock))
 
 
 @pytest.mark.parametrize(

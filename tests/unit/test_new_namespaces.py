@@ -10,6 +10,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from foqs.background.tasks import Tasks
+from foqs.host.dispatch.consumers import Consumers
 from foqs.host.verbs import host_stocks as stocks_module
 from foqs.host.verbs.host_stocks import Stocks
 from foqs.model.errors import UnavailableError
@@ -33,6 +34,7 @@ class Meta:
             lambda: self.now_s,
             self.tasks,
             cast(Any, None),
+            Consumers(lambda: self.now_s),
         )
 
     def number_of(self, name: str) -> int | None:

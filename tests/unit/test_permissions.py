@@ -165,9 +165,10 @@ def test_each_verb_needs_the_bits_that_the_decision_gives_it() -> None:
         "ENQUEUE": "enqueue createJob updateJob",
         "CONSUME": "dequeue ack nack extendLease",
         "OBSERVE": "getActiveTopics getShardMap getNamespace listNamespaces getTopicPolicy listTopicPolicies getJob"
-        " listJobs listGroups",
+        " listJobs listGroups listConsumers",
         "READ": "peekItems getItem listDeadLetters planExport exportItems",
-        "ALTER": "deleteItems forgetDedupIds redriveDeadLetters purgeDeadLetters setTopicPolicy setTopicPolicies",
+        "ALTER": "deleteItems forgetDedupIds redriveDeadLetters purgeDeadLetters setTopicPolicy setTopicPolicies"
+        " releaseLeases",
         "MANAGE": "createNamespace updateNamespace deleteNamespace createGroup deleteGroup",
         "WATCH": "listShards listHosts getHostStatus",
         "OPERATE": "addShard updateShard removeShard ungateSlot recoverNamespace",

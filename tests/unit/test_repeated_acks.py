@@ -27,7 +27,9 @@ class World:
         on_events = self.shards.dispatcher.on_events
         namespaces, nothing = cast(Any, NamespacesOf(JOBS)), cast(Any, None)
         inspection = Inspection(namespaces, cast(Any, self.shards), waiting, on_events, nothing, nothing, nothing)
-        self.leases = Leases(namespaces, cast(Any, self.shards), inspection, waiting, lambda *_: None, lambda *_: None)
+        self.leases = Leases(
+            namespaces, cast(Any, self.shards), inspection, waiting, lambda *_: None, lambda *_: None, nothing
+        )
         call = self.shards.dequeue({"a": count})
         self.shards.enqueue(0, "a", count=count)
         self.shards.run(0)

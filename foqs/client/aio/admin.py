@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 from foqs.client import admin_verbs
 from foqs.client.aio.admin_access import AsyncAccessVerbs
+from foqs.client.aio.admin_consumers import AsyncConsumerVerbs
 from foqs.client.aio.admin_groups import AsyncGroupVerbs
 from foqs.client.aio.admin_items import AsyncItemVerbs
 from foqs.client.aio.admin_namespaces import AsyncNamespaceVerbs
@@ -21,7 +22,7 @@ from foqs.model.cluster_calls import ClusterHost
 from foqs.model.jobs import Job, JobPage, JobState
 
 
-class AsyncAdminClient(AsyncNamespaceVerbs, AsyncGroupVerbs, AsyncItemVerbs, AsyncAccessVerbs):
+class AsyncAdminClient(AsyncNamespaceVerbs, AsyncGroupVerbs, AsyncItemVerbs, AsyncConsumerVerbs, AsyncAccessVerbs):
     """A client of service FoqsAdmin for one event loop, used by operators and by tests to set up namespaces.
 
     Its arguments, errors, deadlines and return_errors are those of `AsyncClient`.

@@ -239,6 +239,7 @@ class AsyncClient(AsyncBaseClient):
         wait: timedelta | None = None,
         want_why: bool = False,
         says_begun: bool = False,
+        consumer: str | None = None,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> list[Item]:
@@ -257,6 +258,7 @@ class AsyncClient(AsyncBaseClient):
         says_begun: True if the caller reports with `extend` (begun) each item on which it begins to work. Until then an
             expired lease does not count as a failed attempt. An item that possibly crashed a program is delivered
             alone, with `suspect` True.
+        consumer: the name of the caller, by which operators see its leases; by default its address.
         It is repeated after an unknown outcome: the items of a lost response are redelivered when their lease ends.
         """
         lease_ms = duration_ms("lease_ms", lease_ms, lease)
@@ -273,6 +275,7 @@ class AsyncClient(AsyncBaseClient):
             group=group,
             want_why=want_why,
             says_begun=says_begun,
+            consumer=consumer,
         )
         return await self._run(flow)
 
@@ -285,14 +288,15 @@ class AsyncClient(AsyncBaseClient):
         group: str | None,
         lease_ms: int,
         wait_ms: int,
+        consumer: str,
     ) -> list[Item]:
         """Dequeue with says_begun and without repetitions, because a worker or consumer repeats by itself."""
         terms = replace(self._within(None, None), retry=NO_REPEATS)
-        return await self._run(
-            queue_verbs.dequeue(
-                terms, namespace, topics, count, lease_ms, wait_ms, topic_prefix, group=group, says_begun=True
-            )
-        )
+        flow = queue_verbs.dequeue(
+            terms, namespace, topics, count, lease_ms, wait_ms, topic_prefix, group=group, says_begun=True,
+            consumer=consumer,
+        )  # fmt: skip
+        return await self._run(flow)
 
     async def _nack_limits(self, namespace: str) -> NackLimits:
         return await self._run(nack_limits(self._within(None, None), namespace))
@@ -373,6 +377,7 @@ class AsyncClient(AsyncBaseClient):
         *,
         lease: timedelta | None = None,
         begun: Receipts = (),
+        consumer: str | None = None,
         return_errors: bool = False,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
@@ -381,13 +386,15 @@ class AsyncClient(AsyncBaseClient):
 
         begun: deliveries of a dequeue with says_begun on which work begins. Their leases are unchanged, and their
             errors have the positions behind those of receipts, which can then be empty.
+        consumer: the name of who has these leases, as with `dequeue`; by default they keep theirs.
         """
         lease_ms = duration_ms("lease_ms", lease_ms, lease)
         if lease_ms is None and receipts:
             raise InvalidArgumentError("extend needs to know how long the lease is: give lease or lease_ms")
         lease_ms = limits.LEASE_MS_MIN if lease_ms is None else lease_ms  # Without receipts, no lease is extended.
         terms = self._within(deadline_ms, deadline)
-        return await self._run(queue_verbs.extend(terms, namespace, receipts, lease_ms, return_errors, begun))
+        flow = queue_verbs.extend(terms, namespace, receipts, lease_ms, return_errors, begun, consumer)
+        return await self._run(flow)
 
     async def topics(
         self,
@@ -431,6 +438,7 @@ class AsyncClient(AsyncBaseClient):
         *,
         topic_prefix: str | None = None,
         group: str | None = None,
+        name: str | None = None,
         batch_count: int = 100,
         lease_ms: int | None = None,
         lease: timedelta | None = None,
@@ -444,6 +452,7 @@ class AsyncClient(AsyncBaseClient):
             topics,
             topic_prefix=topic_prefix,
             group=group,
+            name=name,
             batch_count=batch_count,
             lease_ms=duration_or("lease_ms", lease_ms, lease, limits.LEASE_MS_DEFAULT),
             wait_ms=duration_or("wait_ms", wait_ms, wait, 5_000),

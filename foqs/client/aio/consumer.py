@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 from foqs.client.aio.concurrency import AsyncMonitor
 from foqs.client.aio.settler import AsyncLeasedItem, AsyncLeaseKeeper, AsyncSettler
 from foqs.client.beginning import was_delivered_before
+from foqs.client.consumer_names import consumer_name
 from foqs.client.leases import TakenItems
 from foqs.client.queue_items import Topics
 from foqs.client.settling import SettleStats
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 class AsyncConsumer:
     """Deliveries one by one, taken in batches, with acks sent in the background; `AsyncClient.consume` makes it.
 
+    name: by which operators see the consumer, as "NAME@HOSTNAME/PID"; by default the name of the program.
     batch_count (100): items of each topic per batch (a mapping of topics has its own counts), or of the topic_prefix in
         total.
     group: a consumer group of the topics, or of those with the prefix; by default their own items.
@@ -50,6 +52,7 @@ class AsyncConsumer:
         *,
         topic_prefix: str | None,
         group: str | None,
+        name: str | None,
         batch_count: int,
         lease_ms: int,
         wait_ms: int,
@@ -60,13 +63,14 @@ class AsyncConsumer:
         self._topics = topics
         self._topic_prefix = topic_prefix
         self._group = group
+        self._name = consumer_name(name)
         self._batch_count = batch_count
         self._lease_ms = lease_ms
         self._wait_ms = wait_ms
         self._flush_ms_max = flush_ms_max
         self._taken = TakenItems[AsyncLeasedItem](lease_ms)
         self._settler = AsyncSettler(client, namespace)
-        self._keeper = AsyncLeaseKeeper(client, namespace, lease_ms)
+        self._keeper = AsyncLeaseKeeper(client, namespace, lease_ms, self._name)
         self._rests = Rests()
         self._changed = AsyncMonitor()
         self._has_begun = False
@@ -125,6 +129,7 @@ class AsyncConsumer:
             self._group,
             self._lease_ms,
             self._wait_ms,
+            self._name,
         )
         self._taken.take(self._settler.lease(items, self._lease_ms), self._client.options.clock_ms())
 
@@ -132,7 +137,9 @@ class AsyncConsumer:
         clock_ms = self._client.options.clock_ms
         if due := self._taken.due(clock_ms()):
             asked_at_ms = clock_ms()
-            errors = await self._client.extend(self._namespace, due, self._lease_ms, return_errors=True)
+            errors = await self._client.extend(
+                self._namespace, due, self._lease_ms, consumer=self._name, return_errors=True
+            )
             self._settler.lost(self._taken.extended(due, errors, asked_at_ms))
         return self._taken.next()
 

@@ -223,8 +223,10 @@ class AsyncLeaseKeeper:
     A worker or a consumer owns it. Extensions and reports share their calls.
     """
 
-    def __init__(self, client: AsyncClient, namespace: str, lease_ms: int) -> None:
+    def __init__(self, client: AsyncClient, namespace: str, lease_ms: int, consumer: str) -> None:
+        """`consumer` is the name of the worker or the consumer for operators."""
         self._client = client
+        self._consumer = consumer
         self._namespace = namespace
         self._lease_ms = lease_ms
         self._clock_ms = client.options.clock_ms
@@ -305,6 +307,7 @@ class AsyncLeaseKeeper:
                 due,
                 self._lease_ms,
                 begun=[beginning.item for beginning in begun],
+                consumer=self._consumer,
                 return_errors=True,
                 deadline_ms=deadline_ms,
             )

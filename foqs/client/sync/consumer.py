@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from foqs.client.beginning import was_delivered_before
+from foqs.client.consumer_names import consumer_name
 from foqs.client.leases import TakenItems
 from foqs.client.queue_items import Topics
 from foqs.client.settling import SettleStats
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 class Consumer:
     """Deliveries one by one, taken in batches, with acks sent in the background; `Client.consume` makes it.
 
+    name: by which operators see the consumer, as "NAME@HOSTNAME/PID"; by default the name of the program.
     batch_count (100): items of each topic per batch (a mapping of topics has its own counts), or of the topic_prefix in
         total.
     group: a consumer group of the topics, or of those with the prefix; by default their own items.
@@ -51,6 +53,7 @@ class Consumer:
         *,
         topic_prefix: str | None,
         group: str | None,
+        name: str | None,
         batch_count: int,
         lease_ms: int,
         wait_ms: int,
@@ -61,13 +64,14 @@ class Consumer:
         self._topics = topics
         self._topic_prefix = topic_prefix
         self._group = group
+        self._name = consumer_name(name)
         self._batch_count = batch_count
         self._lease_ms = lease_ms
         self._wait_ms = wait_ms
         self._flush_ms_max = flush_ms_max
         self._taken = TakenItems[LeasedItem](lease_ms)
         self._settler = Settler(client, namespace)
-        self._keeper = LeaseKeeper(client, namespace, lease_ms)
+        self._keeper = LeaseKeeper(client, namespace, lease_ms, self._name)
         self._rests = Rests()
         self._changed = Monitor()
         self._has_begun = False
@@ -126,6 +130,7 @@ class Consumer:
             self._group,
             self._lease_ms,
             self._wait_ms,
+            self._name,
         )
         self._taken.take(self._settler.lease(items, self._lease_ms), self._client.options.clock_ms())
 
@@ -133,7 +138,7 @@ class Consumer:
         clock_ms = self._client.options.clock_ms
         if due := self._taken.due(clock_ms()):
             asked_at_ms = clock_ms()
-            errors = self._client.extend(self._namespace, due, self._lease_ms, return_errors=True)
+            errors = self._client.extend(self._namespace, due, self._lease_ms, consumer=self._name, return_errors=True)
             self._settler.lost(self._taken.extended(due, errors, asked_at_ms))
         return self._taken.next()
 

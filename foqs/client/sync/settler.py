@@ -224,8 +224,10 @@ class LeaseKeeper:
     A worker or a consumer owns it. Extensions and reports share their calls.
     """
 
-    def __init__(self, client: Client, namespace: str, lease_ms: int) -> None:
+    def __init__(self, client: Client, namespace: str, lease_ms: int, consumer: str) -> None:
+        """`consumer` is the name of the worker or the consumer for operators."""
         self._client = client
+        self._consumer = consumer
         self._namespace = namespace
         self._lease_ms = lease_ms
         self._clock_ms = client.options.clock_ms
@@ -306,6 +308,7 @@ class LeaseKeeper:
                 due,
                 self._lease_ms,
                 begun=[beginning.item for beginning in begun],
+                consumer=self._consumer,
                 return_errors=True,
                 deadline_ms=deadline_ms,
             )

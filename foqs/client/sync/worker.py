@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from foqs.client.beginning import was_delivered_before
 from foqs.client.checks import check_text
+from foqs.client.consumer_names import consumer_name
 from foqs.client.describing import Describe, check_describe, describe_error, reason_of
 from foqs.client.durations import duration_or
 from foqs.client.settling import NackBackoff, SettleStats, log, settlement_of
@@ -65,6 +66,7 @@ class Worker:
 
     topic_prefix: instead of topics; items of all topics with this prefix ("" for all topics), including new ones.
     group: a consumer group of the topics, or of those with the prefix; by default their own items.
+    name: by which operators see the worker and its leases, as "NAME@HOSTNAME/PID"; by default the name of the program.
     concurrency (8): number of handlers at a time, 1 to 1,000.
     prefetch_count (same as concurrency): items taken beyond those in work, up to 1,000, so that no handler waits for
         the network. Use 0 for handlers that take minutes, because another worker might be free meanwhile.
@@ -90,6 +92,7 @@ class Worker:
         *,
         topic_prefix: str | None = None,
         group: str | None = None,
+        name: str | None = None,
         concurrency: int = 8,
         prefetch_count: int | None = None,
         lease_ms: int | None = None,
@@ -110,6 +113,7 @@ class Worker:
         self._topics = topic_names(topics, topic_prefix, group)
         self._topic_prefix = topic_prefix
         self._group = group
+        self._name = consumer_name(name)
         self._handler = handler
         self._describe = check_describe(describe)
         self._settings = WorkerSettings(
@@ -120,7 +124,7 @@ class Worker:
             backoff=NackBackoff() if backoff is None else backoff,
             drain_ms=duration_or("drain_ms", drain_ms, drain, DRAIN_MS),
         )
-        self._keeper = LeaseKeeper(client, namespace, self._settings.lease_ms)
+        self._keeper = LeaseKeeper(client, namespace, self._settings.lease_ms, self._name)
         self._settler = Settler(client, namespace, self._keeper.extended)
         self._control: Queue[BaseException | None] = Queue()
         self._inbox: Queue[list[LeasedItem] | None] = Queue()
@@ -273,6 +277,7 @@ class Worker:
             self._group,
             settings.lease_ms,
             settings.wait_ms,
+            self._name,
         )
         leased = self._settler.lease(items, settings.lease_ms)
         self._keeper.hold(leased, self._client.options.clock_ms())

@@ -8,13 +8,15 @@ from typing import Any
 
 from foqs.cluster.ownership.owner_map import OwnerMap
 from foqs.cluster.peers.peer_table import Peer
-from foqs.cluster.routing.pages import merged_items, merged_maps, merged_plans, merged_topics
+from foqs.cluster.routing.pages import merged_consumer_pages, merged_items, merged_maps, merged_plans, merged_topics
 from foqs.cluster.routing.routes import Routes
 from foqs.contract.requests import changed
 from foqs.contract.verbs import VERBS, Table
 from foqs.host.verbs.page_reads import PageBudget
 from foqs.model import limits
 from foqs.model.calls import CallContext, ExportPlan, ShardMap, StoredItemPage, TopicPage
+from foqs.model.errors import FoqsError, UnavailableError
+from foqs.model.holder import ConsumerPage, ReleaseResult
 
 
 class MergedCalls:
@@ -31,6 +33,7 @@ class MergedCalls:
             TopicPage: lambda found, request: merged_topics(found, request.limit),
             StoredItemPage: lambda found, request: merged_items(found, request.limit),
             ExportPlan: lambda found, _: merged_plans(found),
+            ConsumerPage: lambda found, request: merged_consumer_pages(found, request.limit),
             ShardMap: lambda found, _: merged_maps(found, owners.owners.values()),
         }
 
@@ -40,6 +43,8 @@ class MergedCalls:
         Raises UnavailableError that names the host or shard that does not respond, unless a `partial` one will do.
         """
         result = VERBS[verb].result
+        if result is ReleaseResult:
+            return await self._release(verb, context, request)
         missing: list[str] | None = [] if getattr(request, "partial", None) else None
         async with self._held() if result is StoredItemPage else nullcontext():
             found = await self.ask_all(context, verb, request, missing)
@@ -49,6 +54,35 @@ class MergedCalls:
         if missing:
             merged.missing += missing
         return merged
+
+    async def _release(self, verb: str, context: CallContext, request: Any) -> ReleaseResult:
+        """Do releaseLeases. What hosts have done counts, also if others have to be asked again or do not respond."""
+        done: list[ReleaseResult] = []
+
+        async def counted(asked: Awaitable[ReleaseResult]) -> ReleaseResult:
+            done.append(await asked)
+            return done[-1]
+
+        method, last = self._table[verb], []
+        try:
+            if self._owners.is_alone:
+                return await method(context, request)  # type: ignore[no-any-return]
+            last = await self._routes.by_all(
+                context,
+                lambda asking: counted(method(asking, request)),
+                lambda remote, asking: counted(
+                    remote.call(asking, verb, changed(request, shard_ids=sorted(asking.shards or ())))
+                ),
+            )
+        except FoqsError as error:
+            released = sum([one.released for one in done])
+            if not released or not isinstance(error, UnavailableError):
+                raise
+            raise UnavailableError(
+                f"{released} leases were ended, and others perhaps not: {error.message}: call again",
+                retry_after_ms=error.retry_after_ms,
+            ) from error
+        return ReleaseResult(sum([one.released for one in done]), sum([one.left_at_most_once for one in last]))
 
     def _held(self) -> AbstractAsyncContextManager[None]:
         return self._pages.hold(self._routes.hosts_count * limits.PAGE_BYTES_MAX)
@@ -65,4 +99,7 @@ class MergedCalls:
                 return remote.call(asking, verb, request)
             return remote.call(asking, verb, changed(request, shard_ids=sorted(shards)))
 
-        return await self._routes.by_all(context, lambda asking: method(asking, request), there, missing)
+        wants_all = VERBS[verb].result is ConsumerPage
+        return await self._routes.by_all(
+            context, lambda asking: method(asking, request), there, missing, also_without_shards=wants_all
+        )

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from foqs.cluster.ownership.owner_map import ShardOwner
+from foqs.host.verbs.consumer_rows import merged_consumers
 from foqs.host.verbs.keyed_pages import Place
 from foqs.host.verbs.page_reads import merged
 from foqs.model import ids, order
@@ -19,6 +20,7 @@ from foqs.model.calls import (
     TopicPage,
     TopicStats,
 )
+from foqs.model.holder import ConsumerPage
 from foqs.model.serial import SERIAL_DUE_AT
 from foqs.model.topic_name import hidden, sequence_named
 
@@ -66,6 +68,12 @@ def merged_items(pages: Sequence[StoredItemPage], limit: int) -> StoredItemPage:
     ]
     chosen, token = merged(keyed, limit, lambda item: len(item.payload) + len(item.metadata))
     return StoredItemPage([item for _, item in chosen], token)
+
+
+def merged_consumer_pages(pages: Sequence[ConsumerPage], limit: int) -> ConsumerPage:
+    """Merge the first rows of all hosts, each with the sums of what they count."""
+    found, token = merged_consumers([(page.consumers, page.next_page_token) for page in pages], limit)
+    return ConsumerPage(found, token, sorted({what for page in pages for what in page.missing or ()}))
 
 
 def merged_plans(plans: Sequence[ExportPlan]) -> ExportPlan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import NamedTuple
 
 import structlog
@@ -35,6 +35,9 @@ PULL_MS_MAX = 2 * limits.SECOND_MS
 """Time that a call waits for one host if another one has items, too: the link to the first can be cut."""
 STOP_MS_MAX = 1 * limits.SECOND_MS
 """Time for which a host that stops waits for the items of pulls whose calls have ended, to release these items."""
+
+Waits = Callable[[CallContext, int, DequeueRequest], AbstractContextManager[None]]
+"""Counts a call, in the namespace of this number, among those that wait for items."""
 
 _log = structlog.get_logger(__name__)
 
@@ -66,12 +69,14 @@ class Pulls:
         serves_any: Callable[[], bool],
         nack: Method,
         aging_ms: Callable[[Topic], int] = lambda topic: 0,
+        waits: Waits = lambda context, number, request: nullcontext(),
     ) -> None:
         """`local` does a dequeue by this host alone. `remote` returns a host by its id.
 
         `number_of` returns the number of a namespace, None if this host does not know it. `nack` nacks deliveries
         at the current hosts of their shards, because a shard can move during a pull. `aging_ms` returns the
-        wait in which items of a topic become more urgent by one priority.
+        wait in which items of a topic become more urgent by one priority. `waits` counts a call that waits for items of
+        other hosts alone.
         """
         self._local = local
         self._homes = homes
@@ -80,6 +85,7 @@ class Pulls:
         self._serves_any = serves_any
         self._nack = nack
         self._aging_ms = aging_ms
+        self._waits_elsewhere = waits
         self._waits: dict[Wait, None] = {}
         self._is_draining = False
         self.pulls_total: Counter[str] = Counter(dict.fromkeys(("items", "empty", "failed", "late", "given_back"), 0))
@@ -216,7 +222,8 @@ class Pulls:
                 if items or is_over:
                     return items
             else:
-                with suppress(TimeoutError):
+                number, request = next(iter(wanted.by_topic))[0], wanted.request
+                with suppress(TimeoutError), self._waits_elsewhere(wanted.context, number, request):
                     async with asyncio.timeout(left_s):
                         await wait.arrived()
             items_there = await self._pull_best(wanted, wait)
@@ -373,7 +380,8 @@ class Pulls:
     async def _dequeue_there(self, remote: Peer, wanted: _Wanted, demand: TopicDemand | None) -> list[Delivery]:
         asked = wanted.request
         fields = {"topics": [demand], "topic_prefix": None, "count": None} if demand is not None else {}
-        request = changed(asked, wait_ms=0, want_why=None, **fields)
+        consumer = asked.consumer if asked.consumer is not None else wanted.context.caller or None
+        request = changed(asked, wait_ms=0, want_why=None, consumer=consumer, **fields)
         items: list[Delivery] = await remote.call(wanted.context, "dequeue", request)
         return items
 

@@ -121,8 +121,12 @@ class Routes:
         here: Callable[[CallContext], Awaitable[T]],
         there: Callable[[Peer, CallContext], Awaitable[T]],
         missing: list[str] | None = None,
+        *,
+        also_without_shards: bool = False,
     ) -> list[T]:
         """Return the results of all hosts, each for its own shards; only one host is asked for a shard.
+
+        With `also_without_shards` hosts that serve no shard are asked, too, such as standbys.
 
         A shard that is on its way is waited for, for up to limits.ROUTE_WAIT_MS_MAX. Raises the error of a host, and
         names the host. `missing`, if given, gets the hosts and shards that do not respond instead.
@@ -131,7 +135,8 @@ class Routes:
         until_s = loop.time() + limits.ROUTE_WAIT_MS_MAX / 1000
         while True:
             version = self._owners.version
-            asked = [self._ask(part, context, here, there) for part in self._parts()]
+            parts = self._parts() + (self._idle_parts() if also_without_shards else [])
+            asked = [self._ask(part, context, here, there) for part in parts]
             results = await asyncio.gather(*asked, return_exceptions=True)
             failed = [result for result in results if isinstance(result, BaseException)]
             if not failed:
@@ -168,6 +173,15 @@ class Routes:
             by_host.setdefault(name, (remote, set()))[1].add(owner.shard_id)
         return [_Part(remote, frozenset(some), name == "") for name, (remote, some) in by_host.items()]
 
+    def _idle_parts(self) -> list[_Part]:
+        """The living hosts that serve no shard, as far as this host knows. One that is starting has no callers yet."""
+        serving = {owner.host_id for owner in self._owners.owners.values()}
+        idle = [] if self._served() or self._me in serving else [_Part(None, frozenset(), True)]
+        for host_id, host in self._owners.living.items():
+            if host_id != self._me and host_id not in serving and host.address and not host.is_starting:
+                idle.append(_Part(self._peers.get(host_id, host.address), frozenset(), False))
+        return idle
+
     async def _ask(
         self,
         part: _Part,
@@ -189,9 +203,9 @@ class Routes:
             return await there(remote, asking)
         except UnavailableError as error:
             self.disowned(shards, remote, error)
+            part_of_it = f"as the owner of {shards_named(shards)}" if shards else "because consumers can call it"
             raise UnavailableError(
-                f"host {remote.host_id} is needed for a whole answer, as the owner of {shards_named(shards)}: "
-                f"{error.message}",
+                f"host {remote.host_id} is needed for a whole answer, {part_of_it}: {error.message}",
                 retry_after_ms=error.retry_after_ms or limits.ROUTE_RETRY_MS,
                 nothing_done=error.nothing_done,
             ) from error

@@ -21,7 +21,7 @@ from foqs.cluster.routing.by_all import MergedCalls
 from foqs.cluster.routing.by_shard import DividedCalls
 from foqs.cluster.routing.host_rounds import HostRounds
 from foqs.cluster.routing.peer_door import PeerDoor
-from foqs.cluster.routing.pulls import Pulls
+from foqs.cluster.routing.pulls import Pulls, Waits
 from foqs.cluster.routing.routed_enqueue import RoutedEnqueue
 from foqs.cluster.routing.router import AuditedCalls, Router, ways
 from foqs.cluster.routing.routes import LocalServing, Routes
@@ -49,6 +49,10 @@ class LocalHost(LocalServing, LocalTopics, LocalCaps, LocalDepths, Protocol):
 
     def aging_ms(self, topic: Topic) -> int:
         """The wait in which items of a topic become more urgent by one priority; 0 for strict priorities."""
+
+    @property
+    def waits(self) -> Waits:
+        """Counts a call that waits for items of other hosts alone."""
 
 
 def _surveyed(table: Table, rounds: HostRounds) -> Table:
@@ -118,8 +122,9 @@ class Routing(Service):
         nack = partial(divided.by_shard, "nack")
         number_of, serves_any = local.number_of, local.serves_any
         self._pulls = Pulls(
-            table["dequeue"], self._topic_homes, guarded.find, number_of, serves_any, nack, local.aging_ms
-        )
+            table["dequeue"], self._topic_homes, guarded.find, number_of, serves_any, nack, local.aging_ms,
+            local.waits,
+        )  # fmt: skip
         enqueues = RoutedEnqueue(enqueue, routes, chance.choose, now_s)
         why = WhyEmpty(merged.ask_all, reasons, owners, self._rounds)
         served = {**table, "dequeue": self._pulls.serve, "enqueue": enqueue}

@@ -228,6 +228,9 @@ class Deliveries:
         given: list[ShardItem] = []
         for queue, items in next_items.items():
             given += self._deliver(queue, call, items, clocks)
+        if call.holder is not None:
+            for item in given:
+                item.holder = call.holder
         if given:
             self.answer(call, in_turns(given) if call.lacks and call.takes_turns else given)
         return bool(next_items)

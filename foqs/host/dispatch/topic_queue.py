@@ -12,6 +12,7 @@ from foqs.host.dispatch.tenant import ReadyRing, Tenant
 from foqs.model import limits, order
 from foqs.model.caps import Cap
 from foqs.model.clock import Now
+from foqs.model.holder import Holder
 from foqs.model.item import ShardItem
 from foqs.model.stocks import Topic
 from foqs.model.topic import ShardTopic
@@ -38,6 +39,7 @@ class DequeueCall:
         "awaited",
         "claimed_for",
         "claimed_for_s",
+        "holder",
         "is_paused",
         "items",
         "lacks",
@@ -50,7 +52,8 @@ class DequeueCall:
         "wants",
     )  # fmt: skip
 
-    def __init__(self, lease_ms: int | None, lease_ms_default: int, since_s: float, says_begun: bool = False) -> None:
+    def __init__(self, lease_ms: int | None, lease_ms_default: int, since_s: float, says_begun: bool = False,
+                 holder: Holder | None = None) -> None:  # fmt: skip
         self.wants: dict[TopicQueue, int] = {}
         self.awaited: dict[TopicQueue, int] = {}
         """The claims started so far when the call could first have been answered in part."""
@@ -65,6 +68,8 @@ class DequeueCall:
         self.since_s = since_s
         self.says_begun = says_begun
         """True if its consumer reports each start of work. Until then an item is handed over, and not tried."""
+        self.holder = holder
+        """Its consumer, if that is known."""
         self.items: list[ShardItem] | None = None
         self.passed: TopicQueue | None = None
         """The last topic that had no more items for a call that names no topic."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
+from contextlib import nullcontext
 from itertools import islice
 
 from foqs.contract.requests import DequeueRequest
 from foqs.host import arguments
+from foqs.host.dispatch.consumers import Consumers
 from foqs.host.dispatch.dispatcher import Dispatcher
 from foqs.host.dispatch.tenant import ReadyRing
 from foqs.host.dispatch.topic_queue import DequeueCall
@@ -36,6 +38,7 @@ class Dequeues:
         dispatcher: Dispatcher,
         clock: Callable[[], float],
         count_event: Callable[[int, ItemEvent, int], None],
+        consumers: Consumers,
     ) -> None:
         """`clock` is monotonic, in seconds; `count_event` counts events of items by namespace."""
         self._namespaces = namespaces
@@ -43,6 +46,7 @@ class Dequeues:
         self._dispatcher = dispatcher
         self._clock = clock
         self._count_event = count_event
+        self._consumers = consumers
         self._draining = False
         self._waiting: dict[DequeueCall, None] = {}
         """Calls that wait, the oldest first."""
@@ -84,6 +88,7 @@ class Dequeues:
             arguments.check_range("lease_ms", lease_ms, limits.LEASE_MS_MIN, settings.lease_ms_max)
         wait_ms = arguments.check_range("wait_ms", request.wait_ms, 0, limits.WAIT_MS_MAX)
         wants, any_count = arguments.check_demands(request)
+        consumer = arguments.check_consumer(request.consumer)
         if wants and all(self._dispatcher.settings.policy(namespace.number, name).dequeue_paused for name in wants):
             raise self._paused(namespace, wants)
         self._shards.check_owns_any()
@@ -103,13 +108,15 @@ class Dequeues:
         if context.deadline_s is not None:
             wait_ms = min(wait_ms, max(0, round((context.deadline_s - self._clock()) * 1000)))
         says_begun = bool(request.says_begun)
-        call = DequeueCall(lease_ms, settings.lease_ms_default, self._clock(), says_begun)
+        holder = self._consumers.asks(context, namespace.number, consumer)
+        call = DequeueCall(lease_ms, settings.lease_ms_default, self._clock(), says_begun, holder)
         if any_count is None:
             self._dispatcher.start(namespace.number, wants, call)
         else:
             ring = self._dispatcher.rings.ring(namespace.number, request.topic_prefix or "", request.group or "")
             await self._start_any(ring, any_count, call)
-        items = await self._wait_for_items(namespace, wants, call, wait_ms)
+        with nullcontext() if call.done else self._consumers.waits(context, namespace.number, wants, request):
+            items = await self._wait_for_items(namespace, wants, call, wait_ms)
         if not items:
             self._shards.check_owns_any()
         self._count_event(namespace.number, ItemEvent.DELIVERED, len(items))

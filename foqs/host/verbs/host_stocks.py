@@ -9,6 +9,7 @@ from contextlib import suppress
 from foqs.background.tasks import Tasks
 from foqs.contract.requests import EnqueueRequest
 from foqs.host.admission.depths import Depths
+from foqs.host.dispatch.consumers import Consumers
 from foqs.host.dispatch.dispatcher import Dispatcher
 from foqs.host.dispatch.tenant import ReadyRing
 from foqs.host.dispatch.topic_queue import TopicQueue
@@ -35,13 +36,15 @@ class Stocks:
         now_s: Callable[[], float],
         tasks: Tasks,
         depths: Depths,
+        consumers: Consumers,
     ) -> None:
         """`now_s` is monotonic. `tasks` are those that read namespaces; the host stops them.
 
-        `depths` counts the items of topics with a limit.
+        `depths` counts the items of topics with a limit. `consumers` knows the calls that wait.
         """
         self._dispatcher = dispatcher
         self._depths = depths
+        self.waits = consumers.waits_elsewhere
         self._shards = shards
         self.serves = shards.serves
         self._namespaces = namespaces

@@ -22,6 +22,7 @@ from foqs.model.calls import DeliveryPolicy, ItemState, StoredItem
 from foqs.model.clock import Now
 from foqs.model.errors import OverloadedError, UnavailableError
 from foqs.model.failures import failures_of
+from foqs.model.holder import holder_name
 from foqs.model.serial import shown_due_at
 from foqs.model.topic_name import bucket_of, fairness_key_of, ordering_key_of, parts
 from foqs.shard import mysql_server
@@ -220,4 +221,6 @@ def stored_item(
         fairness_key=fairness_key_of(topic_name),
         urgency=row.urgency if row.place is not None and row.lane > 0 else None,
         errors=failures_of(row.errors, failures_count_max),
+        leased_by=(holder_name(item, shard.opened_at_ms) or None) if item is not None else None,
+        leased_since_ms=(item.delivered_at or None) if item is not None else None,
     )

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from foqs.contract import requests as of
 from foqs.host import arguments
+from foqs.host.dispatch.consumers import Consumers
 from foqs.host.registry.namespaces import Namespaces
 from foqs.host.shards.shards import Shards
 from foqs.host.shards.waiting import Answer, Waiting
@@ -15,6 +16,7 @@ from foqs.host.verbs.inspection import Inspection
 from foqs.model import failures, ids, limits
 from foqs.model.calls import PositionErrors
 from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, StaleLeaseError
+from foqs.model.holder import Holder
 from foqs.model.item import ItemEvent, ShardItem
 from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.model.stocks import Topic
@@ -52,6 +54,7 @@ class Leases:
         waiting: Waiting,
         count_event: Callable[[int, ItemEvent, int], None],
         undelivered: Callable[[Topic, int], None],
+        consumers: Consumers,
     ) -> None:
         """`count_event` counts events by namespace; `undelivered` counts deliveries that no consumer received."""
         self._namespaces = namespaces
@@ -60,6 +63,7 @@ class Leases:
         self._waiting = waiting
         self._count_event = count_event
         self._undelivered = undelivered
+        self._consumers = consumers
 
     async def ack(self, request: of.AckRequest) -> PositionErrors:
         """Delete the items; returns once that is durable.
@@ -124,7 +128,7 @@ class Leases:
     async def extend_lease(self, request: of.ExtendRequest) -> PositionErrors:
         """Set the ends of the leases to `lease_ms` after now, and note that consumers work on the items of `begun`.
 
-        The positions of errors of `begun` follow those of `receipts`.
+        Names their consumer, if the call does. The positions of errors of `begun` follow those of `receipts`.
         """
         namespace = self._namespaces.serving(request.namespace_name)
         receipts, begun = request.receipts, request.begun or ()
@@ -132,18 +136,22 @@ class Leases:
         lease_ms = arguments.check_range(
             "lease_ms", request.lease_ms, limits.LEASE_MS_MIN, namespace.settings.lease_ms_max
         )
+        consumer = arguments.check_consumer(request.consumer)
+        holder = None if consumer is None else self._consumers.holds(namespace.number, consumer)
         errors: PositionErrors = {}
         by_shard: dict[str, _OfShard] = {}
         answer: Answer | None = None
         for position, receipt in enumerate(receipts):
             try:
                 group, item = self._find_lease(namespace, receipt, by_shard)
+                if holder is not None:
+                    item.holder = holder
                 answer = answer or Answer(self._waiting)
                 group.shard.extend(item, lease_ms, answer, position)
                 group.writer.wake()
             except FoqsError as error:
                 errors[position] = error.with_traceback(None)
-        begun_errors = self._begin_work(namespace, begun, len(receipts), by_shard) if begun else {}
+        begun_errors = self._begin_work(namespace, begun, len(receipts), by_shard, holder) if begun else {}
         if answer is not None and answer.open_count:
             await answer.done
             errors.update(answer.errors)
@@ -152,13 +160,20 @@ class Leases:
         return errors
 
     def _begin_work(
-        self, namespace: Namespace, begun: Sequence[str], first_position: int, by_shard: dict[str, _OfShard]
+        self,
+        namespace: Namespace,
+        begun: Sequence[str],
+        first_position: int,
+        by_shard: dict[str, _OfShard],
+        holder: Holder | None,
     ) -> PositionErrors:
         errors: PositionErrors = {}
         for position, receipt in enumerate(begun, first_position):
             try:
                 group, item = self._find_lease(namespace, receipt, by_shard)
                 group.shard.work_begins(item)
+                if holder is not None:
+                    item.holder = holder
             except FoqsError as error:
                 errors[position] = error.with_traceback(None)
         return errors

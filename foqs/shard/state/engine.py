@@ -57,6 +57,8 @@ class ShardState:
         has them.
         """
         self.shard_id = shard_id
+        self.opened_at_ms = image.now_ms
+        """The time at which this host took the shard, on the server's clock."""
         self.epoch = self.since_epoch = image.epoch
         """The present epoch of this ownership, and the one with which it began."""
         self.in_flight: Transaction | None = None

@@ -167,6 +167,7 @@ class Settlements:
         """
         if item.lease_due_at:
             self._leases.end([item])
+            item.holder = None
         if item.claim is not None and not item.claim.is_ahead:
             self.settle([item], [_released(item)])
             return True
