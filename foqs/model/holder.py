@@ -107,6 +107,11 @@ class ConsumerRow:
     def key(self) -> RowKey:
         return RowKey(self.name, self.topic, self.group or "", self.prefix)
 
+    @property
+    def says_more(self) -> bool:
+        """True if it says more than that there is this consumer."""
+        return bool(self.topic) or self.prefix is not None
+
 
 @dataclass(slots=True)
 class ConsumerPage:

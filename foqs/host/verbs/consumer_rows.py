@@ -63,10 +63,8 @@ def cut(rows: list[ConsumerRow], limit: int, *, has_more: bool = False) -> tuple
     The second result is the token of the next page, empty if no row is left out and `has_more` is False.
     """
     said = [
-        row for row, behind in zip(rows, [*rows[1:], None], strict=True)
-        if row.waiting_calls or row.held or row.topic or row.prefix is not None
-        or behind is None or behind.name != row.name
-    ]  # fmt: skip
+        row for at, row in enumerate(rows) if row.says_more or at + 1 == len(rows) or rows[at + 1].name != row.name
+    ]
     token = ""
     if has_more or len(said) > limit:
         last = said[limit - 1] if len(said) > limit else rows[-1] if rows else None
