@@ -361,5 +361,5 @@ def _row(one: StoredItem, texts: list[str], *, has_errors: bool) -> tuple[object
 
 
 def _time_or(key: str, value: object) -> object:
-    is_time = key.endswith("_at_ms") or key == "deliver_after_ms"
+    is_time = key.endswith(("_at_ms", "_since_ms")) or key == "deliver_after_ms"
     return time_of(value) if is_time and isinstance(value, int) else value

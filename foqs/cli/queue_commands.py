@@ -15,6 +15,7 @@ from foqs.cli.group_commands import group_option
 from foqs.cli.numbers import WholeNumber
 from foqs.cli.output import Exit, exit_of, leave, leave_for, note, report_failures, time_of
 from foqs.cli.remote import Remote, remote_command
+from foqs.client.consumer_names import consumer_name
 from foqs.client.dequeued import Dequeued
 from foqs.client.queue_items import PRIORITY_MAX, PRIORITY_MIN, Item, NewItem
 from foqs.client.sync import Client
@@ -221,6 +222,7 @@ def _lines_of(stream: BinaryIO) -> Iterator[bytes]:
 @click.option("--wait-ms", type=WholeNumber(0, limits.WAIT_MS_MAX), default=0, help="Wait for an item.")
 @click.option("--lease-ms", type=WholeNumber(limits.LEASE_MS_MIN, limits.LEASE_MS_MAX), help="Duration of the lease.")
 @click.option("--ack/--no-ack", default=False, help="Delete the items once they are printed.")
+@click.option("--name", help="The name by which operators see who has the items. Default: foqs@HOSTNAME/PID.")
 @click.option("--prefix", is_flag=True, help='Take items of any topics that begin with TOPIC; "" for all topics.')
 @group_option
 @remote_command
@@ -233,6 +235,7 @@ def dequeue(
     wait_ms: int,
     lease_ms: int | None,
     ack: bool,
+    name: str | None,
     prefix: bool,
 ) -> None:
     """Take the most urgent ready items of TOPIC under a lease and print them.
@@ -251,6 +254,7 @@ def dequeue(
             lease_ms=lease_ms,
             wait_ms=wait_ms,
             want_why=True,
+            consumer=consumer_name("foqs") if name is None else name,
         )
         remote.output.document(items)
         _print_items(remote, items)

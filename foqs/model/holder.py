@@ -68,7 +68,7 @@ def holder_name(item: ShardItem, taken_over_at_ms: int) -> str:
 
 
 class RowKey(NamedTuple):
-    """What makes a row of the list, in the order of the rows. `prefix` is None of a topic."""
+    """The key of a row of the list. `prefix` is None of a topic."""
 
     name: str
     topic: str
@@ -77,6 +77,7 @@ class RowKey(NamedTuple):
 
     @property
     def place(self) -> tuple[str, str, str, bool, str]:
+        """Its place in the order of the rows."""
         return self.name, self.topic, self.group, self.prefix is not None, self.prefix or ""
 
 
@@ -102,15 +103,6 @@ class ConsumerRow:
     hosts: list[str]
     prefix: str | None = None
     group: str | None = None
-
-    @property
-    def key(self) -> RowKey:
-        return RowKey(self.name, self.topic, self.group or "", self.prefix)
-
-    @property
-    def says_more(self) -> bool:
-        """True if it says more than that there is this consumer."""
-        return bool(self.topic) or self.prefix is not None
 
 
 @dataclass(slots=True)

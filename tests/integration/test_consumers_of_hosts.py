@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from foqs.client.queue_items import NewItem
-from foqs.model.errors import StaleLeaseError, UnavailableError
+from foqs.model.errors import StaleLeaseError
 from foqs.model.holder import ConsumerRow
 from foqs.wire.codec import structs
 from tests.support.cluster import cluster
@@ -105,8 +105,9 @@ async def test_shards_of_clients_are_refused(host: RunningHost) -> None:
 @pytest.mark.deep
 async def test_leases_on_all_hosts_count_and_end_together(meta_url: str, shard_urls: dict[int, str]) -> None:
     async with cluster(meta_url, shard_urls, 2) as (one, other):
-        await one.enqueue_on_all_shards("jobs", [[NewItem("t", b"")] * 10 for _ in shard_urls])
-        count = 10 * len(shard_urls)
+        for host in (one, other):
+            await host.client.enqueue_many("jobs", [NewItem("t", b"")] * 20)
+        count = 40
         items = await take(one, "worker", count // 2)
         more = await take(other, None, count - len(items))
         for host in (one, other):
@@ -176,5 +177,3 @@ async def test_a_shard_without_a_host_is_named_as_missing(meta_url: str, shard_u
         rows = [row async for row in host.admin.list_consumers("jobs", on_missing=missing.extend)]
         assert [row.name for row in rows] == ["worker"]
         assert any(f"shard {lost}" in what for what in missing)
-        with pytest.raises(UnavailableError, match=f"shard {lost}"):
-            await host.admin.release_leases("jobs", "worker", deadline_ms=2_000)

@@ -18,6 +18,9 @@ from foqs.model.calls import CallContext, ExportPlan, ShardMap, StoredItemPage, 
 from foqs.model.errors import FoqsError, UnavailableError
 from foqs.model.holder import ConsumerPage, ReleaseResult
 
+ALSO_OF_STANDBYS = frozenset(["listConsumers"])
+"""The verbs that hosts without shards do, too: consumers can wait there."""
+
 
 class MergedCalls:
     """Asks all hosts, and merges their results by their type."""
@@ -90,7 +93,8 @@ class MergedCalls:
     async def ask_all(self, context: CallContext, verb: str, request: Any, missing: list[str] | None) -> list[Any]:
         """Return the results of all hosts. `missing`, if given, gets the hosts and shards that do not respond."""
         method = self._table[verb]
-        if self._owners.is_alone:
+        also_idle = verb in ALSO_OF_STANDBYS
+        if self._owners.is_alone and not also_idle:
             return [await method(context, request)]
 
         def there(remote: Peer, asking: CallContext) -> Awaitable[Any]:
@@ -99,7 +103,6 @@ class MergedCalls:
                 return remote.call(asking, verb, request)
             return remote.call(asking, verb, changed(request, shard_ids=sorted(shards)))
 
-        wants_all = VERBS[verb].result is ConsumerPage
         return await self._routes.by_all(
-            context, lambda asking: method(asking, request), there, missing, also_without_shards=wants_all
+            context, lambda asking: method(asking, request), there, missing, also_without_shards=also_idle
         )

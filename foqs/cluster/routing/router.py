@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from foqs.cluster.ownership.owner_map import OwnerMap
-from foqs.cluster.routing.by_all import MergedCalls
+from foqs.cluster.routing.by_all import ALSO_OF_STANDBYS, MergedCalls
 from foqs.cluster.routing.by_shard import DividedCalls
 from foqs.cluster.routing.permission_check import check_permission
 from foqs.cluster.routing.routes import Routes
@@ -107,7 +107,7 @@ class Router:
     # Not a coroutine, because most calls need none of this file.
     def _call(self, context: CallContext, verb: str, request: Any) -> Awaitable[Any]:
         way, routes = self._ways.get(verb), self._routes
-        if way is None or (self._owners.is_alone and not context.peer):
+        if way is None or (self._owners.is_alone and not context.peer and verb not in ALSO_OF_STANDBYS):
             return self._table[verb](context, request)
         if routes.is_unknown(getattr(request, "namespace_name", None)):
             return self._call_once_known(context, verb, request)

@@ -69,7 +69,7 @@ class Consumers:
         self, context: CallContext, namespace: int, topics: Collection[str], request: DequeueRequest
     ) -> Iterator[None]:
         """Count a call of a client among those that wait. Those of other hosts are counted there."""
-        holder = None if context.peer else self._of_call(context, namespace, request.consumer)
+        holder = None if context.peer else self.asks(context, namespace, request.consumer)
         if holder is None:
             yield
             return

@@ -63,12 +63,13 @@ def cut(rows: list[ConsumerRow], limit: int, *, has_more: bool = False) -> tuple
     The second result is the token of the next page, empty if no row is left out and `has_more` is False.
     """
     said = [
-        row for at, row in enumerate(rows) if row.says_more or at + 1 == len(rows) or rows[at + 1].name != row.name
-    ]
+        row for at, row in enumerate(rows)
+        if row.topic or row.prefix is not None or at + 1 == len(rows) or rows[at + 1].name != row.name
+    ]  # fmt: skip
     token = ""
     if has_more or len(said) > limit:
         last = said[limit - 1] if len(said) > limit else rows[-1] if rows else None
-        token = "" if last is None else token_of(last.key)
+        token = "" if last is None else token_of(_key(last))
     return said[:limit], token
 
 
@@ -76,15 +77,18 @@ def merged_consumers(pages: list[tuple[list[ConsumerRow], str]], limit: int) -> 
     """Merge pages of several hosts: the rows of one key are one row, with the sums."""
     known_up_to = min([place_of(token).place for _, token in pages if token], default=None)
     merged: dict[RowKey, ConsumerRow] = {}
-    for row in heapq.merge(*[rows for rows, _ in pages], key=lambda one: one.key.place):
-        if known_up_to is not None and row.key.place > known_up_to:
+    for row in heapq.merge(*[rows for rows, _ in pages], key=lambda one: _key(one).place):
+        key = _key(row)
+        if known_up_to is not None and key.place > known_up_to:
             break
-        known = merged.get(row.key)
-        if known is None:
-            merged[row.key] = row
-        else:
-            merged[row.key] = _sum(known, row)
+        known = merged.get(key)
+        merged[key] = row if known is None else _sum(known, row)
     return cut(list(merged.values()), limit, has_more=known_up_to is not None)
+
+
+def _key(row: ConsumerRow) -> RowKey:
+    """Return the key of a row, which can be one of another host as it was decoded."""
+    return RowKey(row.name, row.topic, row.group or "", row.prefix)
 
 
 def _sum(one: ConsumerRow, other: ConsumerRow) -> ConsumerRow:

@@ -258,10 +258,10 @@ class _Release:
 
     def _end_leases(self, writer: ShardWriter, shard: ShardState, items: list[ShardItem]) -> None:
         now_ms = writer.now_ms()
-        rewrites: list[Rewrite | None] = []
-        for item in items:
-            rewrites.append(shard.failed_attempt(item, now_ms, cause="released", release=True))
-            shard.end_lease(item)
+        rewrites: list[Rewrite | None] = [
+            shard.failed_attempt(item, now_ms, cause="released", release=True) for item in items
+        ]
+        shard.end_leases(items)
         if self._answer is None:
             self._answer = Answer(self._waiting)
         shard.settle(items, rewrites, self._answer, range(self.open_count, self.open_count + len(items)))
