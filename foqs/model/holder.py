@@ -68,17 +68,13 @@ def holder_name(item: ShardItem, taken_over_at_ms: int) -> str:
 
 
 class RowKey(NamedTuple):
-    """The key of a row of the list. `prefix` is None of a topic."""
+    """The key of a row of the list; rows are in the order of their keys."""
 
     name: str
     topic: str
     group: str
-    prefix: str | None
-
-    @property
-    def place(self) -> tuple[str, str, str, bool, str]:
-        """Its place in the order of the rows."""
-        return self.name, self.topic, self.group, self.prefix is not None, self.prefix or ""
+    is_prefix: bool = False
+    prefix: str = ""
 
 
 @dataclass(slots=True)

@@ -53,8 +53,10 @@ def makes_a_consumer_of_each_call(self: Consumers, known: Any, namespace: int, n
     return holder
 
 
-def counts_each_kind_of_leases_once(self: ConsumerRows, *arguments: Any, held: int = 0, **more: Any) -> None:
-    _ADD(self, *arguments, held=min(held, 1), **more)
+def counts_each_kind_of_leases_once(
+    self: ConsumerRows, key: Any, holder: Any, waiting: int = 0, held: int = 0, since_ms: int = 0
+) -> None:
+    _ADD(self, key, holder, waiting, min(held, 1), since_ms)
 
 
 def deletes_what_is_delivered_once(self: _Release, *arguments: Any, **more: Any) -> Any:

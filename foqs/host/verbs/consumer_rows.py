@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import json
+from collections.abc import Callable
 
 from foqs.model.errors import InvalidArgumentError, shown
 from foqs.model.holder import HOSTS_SHOWN_MAX, ConsumerRow, Holder, RowKey
@@ -16,45 +17,74 @@ class ConsumerRows:
     """Counts what consumers have and wait for, in the memory of a page: rows that cannot be of the page are dropped."""
 
     def __init__(self, after: RowKey | None, limit: int) -> None:
-        self._after = None if after is None else after.place
+        self._after = after
         self._limit = limit
-        self._rows: dict[RowKey, ConsumerRow] = {}
-        self._last: tuple[str, str, str, bool, str] | None = None
-        """The place behind which no row is of the page."""
+        self._rows: dict[RowKey, _Counts] = {}
+        self._last: RowKey | None = None
+        """The key behind which no row is of the page."""
 
-    def add(
-        self, key: RowKey, last_dequeue_at_ms: int, holder: Holder | None, host: str, *, waiting: int = 0,
-        held: int = 0, since_ms: int = 0,
-    ) -> None:  # fmt: skip
-        """Add to the row of this key. `holder` is the consumer, and `host` the name of this host."""
-        row = self._rows.get(key)
-        if row is None:
-            place = key.place
-            if (self._after is not None and place <= self._after) or (self._last is not None and place > self._last):
-                return
-            row = ConsumerRow(key.name, "", key.topic, 0, 0, 0, 0, [], key.prefix, key.group or None)
-            self._rows[key] = row
-        if holder is not None and holder.is_connected:
-            if last_dequeue_at_ms >= row.last_dequeue_at_ms:
-                row.caller = holder.caller
-            row.hosts = [host]
-        row.last_dequeue_at_ms = max(row.last_dequeue_at_ms, last_dequeue_at_ms)
-        row.waiting_calls += waiting
-        row.held += held
-        row.held_since_ms = _earlier(row.held_since_ms, since_ms)
+    def add(self, key: RowKey, holder: Holder | None, waiting: int = 0, held: int = 0, since_ms: int = 0) -> None:
+        """Add to the row of this key; `holder` is the consumer, if the host knows it."""
+        counts = self._rows.get(key)
+        if counts is not None:
+            counts.waiting += waiting
+            counts.held += held
+            counts.since_ms = _earlier(counts.since_ms, since_ms)
+            if holder is not None and holder is not counts.holder:
+                counts.knows(holder)
+        elif (self._after is None or key > self._after) and (self._last is None or key <= self._last):
+            self._rows[key] = _Counts(holder, waiting, held, since_ms)
 
     def prune(self) -> None:
         """Drop rows behind the page, if there are many."""
         kept_max = self._limit + 2
         if len(self._rows) > kept_max + SPARE_ROWS_MAX:
-            self._rows = {key: self._rows[key] for key in heapq.nsmallest(kept_max, self._rows, key=_place)}
-            self._last = max(map(_place, self._rows))
+            kept = heapq.nsmallest(kept_max, self._rows)
+            self._rows = {key: self._rows[key] for key in kept}
+            self._last = kept[-1]
 
-    def page(self) -> tuple[list[ConsumerRow], str]:
-        """Return the rows of the page, and the token of the next one."""
-        keys = heapq.nsmallest(self._limit + 2, self._rows, key=_place)
+    def page(self, host: str, at_ms: Callable[[float], int]) -> tuple[list[ConsumerRow], str]:
+        """Return the rows of the page, and the token of the next one.
+
+        `host` is the name of this host, and `at_ms` returns the time at which its monotonic clock had a value.
+        """
+        keys = heapq.nsmallest(self._limit + 2, self._rows)
         has_more = self._last is not None or len(self._rows) > len(keys)
-        return cut([self._rows[key] for key in keys], self._limit, has_more=has_more)
+        rows = [_row(key, self._rows[key], host, at_ms) for key in keys]
+        return cut(rows, self._limit, has_more=has_more)
+
+
+class _Counts:
+    """The counts of one row, and the consumer that has made the last dequeue, of those with its name."""
+
+    __slots__ = ("held", "holder", "since_ms", "waiting")
+
+    def __init__(self, holder: Holder | None, waiting: int, held: int, since_ms: int) -> None:
+        self.holder = holder
+        self.waiting = waiting
+        self.held = held
+        self.since_ms = since_ms
+
+    def knows(self, other: Holder) -> None:
+        if self.holder is None or (other.dequeued_s or 0.0) >= (self.holder.dequeued_s or 0.0):
+            self.holder = other
+
+
+def _row(key: RowKey, counts: _Counts, host: str, at_ms: Callable[[float], int]) -> ConsumerRow:
+    holder = counts.holder
+    dequeued_s = None if holder is None else holder.dequeued_s
+    return ConsumerRow(
+        key.name,
+        "" if holder is None else holder.caller,
+        key.topic,
+        counts.waiting,
+        counts.held,
+        counts.since_ms,
+        0 if dequeued_s is None else at_ms(dequeued_s),
+        [host] if holder is not None and holder.is_connected else [],
+        key.prefix if key.is_prefix else None,
+        key.group or None,
+    )
 
 
 def cut(rows: list[ConsumerRow], limit: int, *, has_more: bool = False) -> tuple[list[ConsumerRow], str]:
@@ -75,11 +105,11 @@ def cut(rows: list[ConsumerRow], limit: int, *, has_more: bool = False) -> tuple
 
 def merged_consumers(pages: list[tuple[list[ConsumerRow], str]], limit: int) -> tuple[list[ConsumerRow], str]:
     """Merge pages of several hosts: the rows of one key are one row, with the sums."""
-    known_up_to = min([place_of(token).place for _, token in pages if token], default=None)
+    known_up_to = min([place_of(token) for _, token in pages if token], default=None)
     merged: dict[RowKey, ConsumerRow] = {}
-    for row in heapq.merge(*[rows for rows, _ in pages], key=lambda one: _key(one).place):
+    for row in heapq.merge(*[rows for rows, _ in pages], key=_key):
         key = _key(row)
-        if known_up_to is not None and key.place > known_up_to:
+        if known_up_to is not None and key > known_up_to:
             break
         known = merged.get(key)
         merged[key] = row if known is None else _sum(known, row)
@@ -88,7 +118,7 @@ def merged_consumers(pages: list[tuple[list[ConsumerRow], str]], limit: int) -> 
 
 def _key(row: ConsumerRow) -> RowKey:
     """Return the key of a row, which can be one of another host as it was decoded."""
-    return RowKey(row.name, row.topic, row.group or "", row.prefix)
+    return RowKey(row.name, row.topic, row.group or "", row.prefix is not None, row.prefix or "")
 
 
 def _sum(one: ConsumerRow, other: ConsumerRow) -> ConsumerRow:
@@ -111,10 +141,6 @@ def _earlier(one_ms: int, other_ms: int) -> int:
     return min(one_ms, other_ms) if one_ms and other_ms else one_ms or other_ms
 
 
-def _place(key: RowKey) -> tuple[str, str, str, bool, str]:
-    return key.place
-
-
 def token_of(key: RowKey) -> str:
     """Return the token of the page behind the row of this key."""
     return json.dumps(key, ensure_ascii=False)
@@ -126,7 +152,7 @@ def place_of(token: str) -> RowKey:
         found = json.loads(token)
     except ValueError:
         found = None
-    is_key = isinstance(found, list) and len(found) == 4 and all(isinstance(part, str) for part in found[:3])
-    if not is_key or not isinstance(found[3], str | None):
+    kinds = [type(part) for part in found] if isinstance(found, list) else []
+    if kinds != [str, str, str, bool, str]:
         raise InvalidArgumentError(f"page_token {shown(token)} is none of this host: begin with the first page")
     return RowKey(*found)

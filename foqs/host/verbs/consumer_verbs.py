@@ -101,7 +101,7 @@ class ConsumerVerbs:
             await self._slices.run(partial(self._add_known, some_known, wanted, rows))
         if context.shards is not None and not request.partial:
             self._shards.asked(context.shards)  # The leases of a shard that has left meanwhile are not all counted.
-        found, token = rows.page()
+        found, token = rows.page(self._host, self._at_ms)
         return ConsumerPage(found, token, [self._shards.not_served(shard_id).message for shard_id in away])
 
     async def release_leases(self, context: CallContext, request: of.ReleaseLeasesRequest) -> ReleaseResult:
@@ -170,15 +170,17 @@ class ConsumerVerbs:
                 found[0] += 1
                 if item.delivered_at < found[1]:
                     found[1] = item.delivered_at
+        names: dict[ShardTopic, tuple[str, str] | None] = {}
         for kind, (count, since_ms) in counts.items():
             holder, _, topic = kind
-            if not wanted.has(topic):
+            if topic not in names:
+                names[topic] = (topic.shown[0], topic.shown[1] or "") if wanted.has(topic) else None
+            shown_names = names[topic]
+            if shown_names is None:
                 continue
-            name = holder_name(samples[kind], shard.opened_at_ms)
+            name = holder.name if holder is not None else holder_name(samples[kind], shard.opened_at_ms)
             if name.startswith(wanted.name_prefix):
-                shown_topic, group = topic.shown
-                key = RowKey(name, shown_topic, group or "", None)
-                rows.add(key, self._dequeued_at_ms(holder), holder, self._host, held=count, since_ms=since_ms)
+                rows.add(RowKey(name, *shown_names), holder, 0, count, since_ms)
         rows.prune()
 
     def _add_waiting(self, pairs: Sequence[tuple[WaitingCall, str]], wanted: _Wanted, rows: ConsumerRows) -> None:
@@ -186,21 +188,19 @@ class ConsumerVerbs:
             topic, group = parts(hidden_name) if call.prefix is None else ("", call.group or "")
             holder = call.holder
             if wanted.has_names(topic, group) and holder.name.startswith(wanted.name_prefix):
-                key = RowKey(holder.name, topic, group, call.prefix)
-                rows.add(key, self._dequeued_at_ms(holder), holder, self._host, waiting=1)
+                key = RowKey(holder.name, topic, group, call.prefix is not None, call.prefix or "")
+                rows.add(key, holder, waiting=1)
         rows.prune()
 
     def _add_known(self, known: Sequence[tuple[int, Holder]], wanted: _Wanted, rows: ConsumerRows) -> None:
         for number, holder in known:
             is_wanted = number == wanted.namespace and holder.name.startswith(wanted.name_prefix)
             if is_wanted and holder.dequeued_s is not None and not self._consumers.is_forgotten(holder):
-                rows.add(RowKey(holder.name, "", "", None), self._dequeued_at_ms(holder), holder, self._host)
+                rows.add(RowKey(holder.name, "", ""), holder)
         rows.prune()
 
-    def _dequeued_at_ms(self, holder: Holder | None) -> int:
-        if holder is None or holder.dequeued_s is None:
-            return 0
-        return self._wall_ms() - round((self._consumers.clock() - holder.dequeued_s) * 1000)
+    def _at_ms(self, clock_s: float) -> int:
+        return self._wall_ms() - round((self._consumers.clock() - clock_s) * 1000)
 
     # ---- releases ----
 
