@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         UnknownNamespaceError,
     )
     from foqs.model.groups import TopicGroup
+    from foqs.model.holder import ConsumerRow, ReleaseResult
     from foqs.model.jobs import Job, JobPage, JobState
     from foqs.model.namespace import DedupScope, DedupWhenAway, Namespace, NamespaceSettings
     from foqs.model.policy import TopicPolicyEntry, TriState
@@ -133,6 +134,7 @@ _HOME = {
     ),
     "foqs.model.audit": ("AuditPage", "AuditRecord"),
     "foqs.model.groups": ("TopicGroup",),
+    "foqs.model.holder": ("ConsumerRow", "ReleaseResult"),
     "foqs.model.jobs": ("Job", "JobPage", "JobState"),
     "foqs.model.namespace": ("DedupScope", "DedupWhenAway", "Namespace", "NamespaceSettings"),
     "foqs.model.policy": ("TopicPolicyEntry", "TriState"),
@@ -163,6 +165,7 @@ __all__ = [
     "ClusterHost",
     "ClusterShard",
     "Consumer",
+    "ConsumerRow",
     "CutOffError",
     "DeadLetter",
     "DeadLettersResult",
@@ -208,6 +211,7 @@ __all__ = [
     "ReasonCode",
     "RefusalRow",
     "Release",
+    "ReleaseResult",
     "Retry",
     "RetryPolicy",
     "SettleStats",

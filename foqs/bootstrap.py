@@ -138,7 +138,7 @@ class Host(Service):
         self._slot_moves = self._make_slot_moves()
         self._distant = DistantHolders(self._namespaces, self._shards, self._waiting, self._slot_source)
         self._lane, slices, pages = BulkLane(self._loop), Slices(self._loop), PageBudget()
-        self._consumers = Consumers(self._loop.time)
+        self._consumers, self._ages = Consumers(self._loop.time), Ages(self._shards, self._loop.time)
         on_events, gates = self._dispatcher.on_events, self._slot_moves.gates
         self._inspection = Inspection(self._namespaces, self._shards, self._waiting, on_events, slices, pages, gates)
         self._exports = Exports(self._namespaces, self._shards, pages, slices, parts.wall_ms)
@@ -156,7 +156,6 @@ class Host(Service):
             self._audit.sign_in_refused, lambda: self.owners.has_older_hosts,
         )  # fmt: skip
         self._ticking, self._pulse = Tasks("ticker"), Pulse()
-        self._ages = Ages(self._shards, self._loop.time)
         self._watch()
         self.condition = Condition(self._pulse, self._shards, lambda: self.state)
 

@@ -1,4 +1,4 @@
-"""`foqs consumer ...`: who waits for items and who has some, and the end of a consumer's leases."""
+"""`foqs consumer ...`: the list of consumers, and the end of the leases of one."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from foqs.model.holder import ConsumerRow
 
 @click.group("consumer")
 def consumer() -> None:
-    """List consumers and what they hold, and end their leases."""
+    """List consumers with their items, and end their leases."""
 
 
 @consumer.command("list")
 @click.argument("namespace")
-@click.option("--topic", default="", help="Only what they wait for or hold of this topic.")
+@click.option("--topic", default="", help="Only waits for this topic, and items of it.")
 @click.option("--group", help='Only of this consumer group; "" for the topics\' own items.')
 @click.option("--name-prefix", default="", metavar="TEXT", help="Only consumers whose names begin with this.")
 @click.option("--partial", is_flag=True, help="Exit code 0 also while shards or hosts do not respond.")
 @remote_command
 def list_(remote: Remote, namespace: str, topic: str, group: str | None, name_prefix: str, partial: bool) -> None:
-    """List the consumers of NAMESPACE on all hosts: who waits for what, and who has items since when.
+    """List the consumers of NAMESPACE on all hosts, with the calls that wait and the items under lease.
 
     Consumers that have asked for items in the last 10 minutes are listed as well. Shards and hosts that do not respond
     are named on stderr. The exit code is then 6, unless --partial accepts an incomplete list.

@@ -41,7 +41,7 @@ _COMMANDS = {
     "topics": _Place("queue_commands", "topics", "List the topics of NAMESPACE that hold an item."),
     "topic": _Place("topic_commands", "topic", "Pause a topic, limit its rate, or work on all its items."),
     "group": _Place("group_commands", "group", "Declare, list and delete the consumer groups of topics."),
-    "consumer": _Place("consumer_commands", "consumer", "List consumers and what they hold, and end their leases."),
+    "consumer": _Place("consumer_commands", "consumer", "List consumers with their items, and end their leases."),
     "enqueue": _Place(
         "queue_commands", "enqueue", "Store an item with PAYLOAD, or with what comes from stdin (-), and print its id."
     ),

@@ -15,12 +15,12 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 CONSUMER_BYTES_MAX = 128
 """The longest name of a consumer."""
 OTHERS_NAME = "(others)"
-"""The name that consumers share beyond those that a host can tell apart."""
+"""The name of all consumers beyond those that a host distinguishes."""
 HOSTS_SHOWN_MAX = 16
 """The most hosts that a row names."""
 
 
-class Holder:
+class LeaseHolder:
     """A consumer of one namespace, as it names itself, or the address of a caller without a name.
 
     Items under lease refer to it. Only `foqs.host.dispatch.consumers` writes its fields.
@@ -79,7 +79,7 @@ class RowKey(NamedTuple):
 
 @dataclass(slots=True)
 class ConsumerRow:
-    """What a consumer has of one topic.
+    """The waiting calls and leases of a consumer for one topic.
 
     name: as the consumer says, or the address of a caller that says none.  caller: the address of its last call.
     waiting_calls: its dequeues that wait for the topic, or for any topics that begin with `prefix`.

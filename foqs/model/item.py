@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from foqs.model.calls import ItemContent
 
 if TYPE_CHECKING:
-    from foqs.model.holder import Holder
+    from foqs.model.holder import LeaseHolder
     from foqs.model.topic import ShardTopic
 
 
@@ -162,7 +162,7 @@ class ShardItem:
         """When its claim was committed, on the steady clock."""
         self.lease_due_at = 0
         """The end of its lease, on the steady clock; 0 unless it was delivered."""
-        self.holder: Holder | None = None
+        self.holder: LeaseHolder | None = None
         """The consumer that has it under lease; None if nobody knows."""
         self.lease_wanted_ms = 0
         """The lease for which its claim is made; 0 if it is claimed ahead."""

@@ -12,7 +12,7 @@ from foqs.host.dispatch.consumers import Consumers
 from foqs.host.dispatch.deliveries import Deliveries
 from foqs.host.verbs.consumer_rows import ConsumerRows
 from foqs.host.verbs.consumer_verbs import _Release, _Wanted
-from foqs.model.holder import Holder
+from foqs.model.holder import LeaseHolder
 from foqs.shard.state.ops.settle import Settlements
 from tests.contract import test_consumers as consumers
 from tests.contract.queue_world import World
@@ -48,8 +48,8 @@ def leaves_the_name_at_an_extension(self: Consumers, namespace: int, name: str) 
     return None
 
 
-def makes_a_consumer_of_each_call(self: Consumers, known: Any, namespace: int, name: str) -> Holder:
-    holder = known[namespace, name, self.clock(), len(known)] = Holder(name + str(len(known)), self.clock())
+def makes_a_consumer_of_each_call(self: Consumers, known: Any, namespace: int, name: str) -> LeaseHolder:
+    holder = known[namespace, name, self.clock(), len(known)] = LeaseHolder(name + str(len(known)), self.clock())
     return holder
 
 

@@ -59,7 +59,7 @@ class MergedCalls:
         return merged
 
     async def _release(self, verb: str, context: CallContext, request: Any) -> ReleaseResult:
-        """Do releaseLeases. What hosts have done counts, also if others have to be asked again or do not respond."""
+        """Do releaseLeases, and count all leases that hosts have ended, also if others must be asked again."""
         done: list[ReleaseResult] = []
 
         async def counted(asked: Awaitable[ReleaseResult]) -> ReleaseResult:

@@ -12,7 +12,7 @@ from foqs.host.dispatch.tenant import ReadyRing, Tenant
 from foqs.model import limits, order
 from foqs.model.caps import Cap
 from foqs.model.clock import Now
-from foqs.model.holder import Holder
+from foqs.model.holder import LeaseHolder
 from foqs.model.item import ShardItem
 from foqs.model.stocks import Topic
 from foqs.model.topic import ShardTopic
@@ -53,7 +53,7 @@ class DequeueCall:
     )  # fmt: skip
 
     def __init__(self, lease_ms: int | None, lease_ms_default: int, since_s: float, says_begun: bool = False,
-                 holder: Holder | None = None) -> None:  # fmt: skip
+                 holder: LeaseHolder | None = None) -> None:  # fmt: skip
         self.wants: dict[TopicQueue, int] = {}
         self.awaited: dict[TopicQueue, int] = {}
         """The claims started so far when the call could first have been answered in part."""

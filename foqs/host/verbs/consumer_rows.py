@@ -7,14 +7,14 @@ import json
 from collections.abc import Callable
 
 from foqs.model.errors import InvalidArgumentError, shown
-from foqs.model.holder import HOSTS_SHOWN_MAX, ConsumerRow, Holder, RowKey
+from foqs.model.holder import HOSTS_SHOWN_MAX, ConsumerRow, LeaseHolder, RowKey
 
 SPARE_ROWS_MAX = 2_000
 """Rows beyond those of the page that are kept before the last ones are dropped."""
 
 
 class ConsumerRows:
-    """Counts what consumers have and wait for, in the memory of a page: rows that cannot be of the page are dropped."""
+    """Counts the items and calls of consumers, in the memory of a page: rows that cannot be of the page are dropped."""
 
     def __init__(self, after: RowKey | None, limit: int) -> None:
         self._after = after
@@ -23,7 +23,7 @@ class ConsumerRows:
         self._last: RowKey | None = None
         """The key behind which no row is of the page."""
 
-    def add(self, key: RowKey, holder: Holder | None, waiting: int = 0, held: int = 0, since_ms: int = 0) -> None:
+    def add(self, key: RowKey, holder: LeaseHolder | None, waiting: int = 0, held: int = 0, since_ms: int = 0) -> None:
         """Add to the row of this key; `holder` is the consumer, if the host knows it."""
         counts = self._rows.get(key)
         if counts is not None:
@@ -36,7 +36,7 @@ class ConsumerRows:
             self._rows[key] = _Counts(holder, waiting, held, since_ms)
 
     def prune(self) -> None:
-        """Drop rows behind the page, if there are many."""
+        """Drop rows behind the page, once these are many."""
         kept_max = self._limit + 2
         if len(self._rows) > kept_max + SPARE_ROWS_MAX:
             kept = heapq.nsmallest(kept_max, self._rows)
@@ -59,13 +59,13 @@ class _Counts:
 
     __slots__ = ("held", "holder", "since_ms", "waiting")
 
-    def __init__(self, holder: Holder | None, waiting: int, held: int, since_ms: int) -> None:
+    def __init__(self, holder: LeaseHolder | None, waiting: int, held: int, since_ms: int) -> None:
         self.holder = holder
         self.waiting = waiting
         self.held = held
         self.since_ms = since_ms
 
-    def knows(self, other: Holder) -> None:
+    def knows(self, other: LeaseHolder) -> None:
         if self.holder is None or (other.dequeued_s or 0.0) >= (self.holder.dequeued_s or 0.0):
             self.holder = other
 
@@ -96,10 +96,10 @@ def cut(rows: list[ConsumerRow], limit: int, *, has_more: bool = False) -> tuple
         row for at, row in enumerate(rows)
         if row.topic or row.prefix is not None or at + 1 == len(rows) or rows[at + 1].name != row.name
     ]  # fmt: skip
-    token = ""
-    if has_more or len(said) > limit:
-        last = said[limit - 1] if len(said) > limit else rows[-1] if rows else None
-        token = "" if last is None else token_of(_key(last))
+    if has_more and 1 < len(said) <= limit and not said[-1].topic and said[-1].prefix is None:
+        said.pop()  # Another row of its consumer can be the first one of the next page.
+    is_last_page = not (has_more or len(said) > limit) or not said
+    token = "" if is_last_page else token_of(_key(said[min(len(said), limit) - 1]))
     return said[:limit], token
 
 

@@ -1,4 +1,4 @@
-"""The verbs on consumers: who waits for items, who has which since when, and the end of a consumer's leases."""
+"""The verbs on consumers: the list of their waiting calls and leases, and the end of the leases of one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from foqs.contract import requests as of
 from foqs.host import arguments
-from foqs.host.dispatch.consumers import Consumers, WaitingCall
+from foqs.host.dispatch.consumers import Consumers, WaitingConsumer
 from foqs.host.registry.namespaces import Namespaces
 from foqs.host.shards.shards import Shards
 from foqs.host.shards.waiting import Answer, Waiting
@@ -18,7 +18,7 @@ from foqs.host.verbs.page_reads import Slices, lost
 from foqs.model import limits
 from foqs.model.calls import CallContext
 from foqs.model.errors import FoqsError, UnavailableError
-from foqs.model.holder import ConsumerPage, Holder, ReleaseResult, RowKey, holder_name
+from foqs.model.holder import ConsumerPage, LeaseHolder, ReleaseResult, RowKey, holder_name
 from foqs.model.item import ItemEvent, Phase, ShardItem
 from foqs.model.topic import ShardTopic
 from foqs.model.topic_name import check_group, parts
@@ -77,7 +77,7 @@ class ConsumerVerbs:
         self._count_event = count_event
 
     async def list_consumers(self, context: CallContext, request: of.ListConsumersRequest) -> ConsumerPage:
-        """Return up to `limit` rows: what this host's own callers wait for, and who has items of the wanted shards.
+        """Return up to `limit` rows: the waiting calls of this host, and the leases of the wanted shards.
 
         Raises UnavailableError for shards that this host does not serve, unless the caller accepts a `partial` page,
         which names these.
@@ -155,8 +155,8 @@ class ConsumerVerbs:
             await self._slices.run(partial(self._add_held, shard, some, wanted, rows))
 
     def _add_held(self, shard: ShardState, leases: Sequence[ShardItem], wanted: _Wanted, rows: ConsumerRows) -> None:
-        counts: dict[tuple[Holder | None, bool, ShardTopic], list[int]] = {}
-        samples: dict[tuple[Holder | None, bool, ShardTopic], ShardItem] = {}
+        counts: dict[tuple[LeaseHolder | None, bool, ShardTopic], list[int]] = {}
+        samples: dict[tuple[LeaseHolder | None, bool, ShardTopic], ShardItem] = {}
         for item in leases:
             if item.phase is not Phase.LEASED:
                 continue
@@ -183,7 +183,7 @@ class ConsumerVerbs:
                 rows.add(RowKey(name, *shown_names), holder, 0, count, since_ms)
         rows.prune()
 
-    def _add_waiting(self, pairs: Sequence[tuple[WaitingCall, str]], wanted: _Wanted, rows: ConsumerRows) -> None:
+    def _add_waiting(self, pairs: Sequence[tuple[WaitingConsumer, str]], wanted: _Wanted, rows: ConsumerRows) -> None:
         for call, hidden_name in pairs:
             topic, group = parts(hidden_name) if call.prefix is None else ("", call.group or "")
             holder = call.holder
@@ -192,7 +192,7 @@ class ConsumerVerbs:
                 rows.add(key, holder, waiting=1)
         rows.prune()
 
-    def _add_known(self, known: Sequence[tuple[int, Holder]], wanted: _Wanted, rows: ConsumerRows) -> None:
+    def _add_known(self, known: Sequence[tuple[int, LeaseHolder]], wanted: _Wanted, rows: ConsumerRows) -> None:
         for number, holder in known:
             is_wanted = number == wanted.namespace and holder.name.startswith(wanted.name_prefix)
             if is_wanted and holder.dequeued_s is not None and not self._consumers.is_forgotten(holder):
@@ -292,7 +292,7 @@ def _incomplete(release: _Release, failure: FoqsError | None) -> UnavailableErro
     )
 
 
-def _calls_and_topics(calls: Sequence[WaitingCall], namespace: int) -> Iterator[tuple[WaitingCall, str]]:
+def _calls_and_topics(calls: Sequence[WaitingConsumer], namespace: int) -> Iterator[tuple[WaitingConsumer, str]]:
     """Yield the waiting calls of a namespace, with each of their topics; with a prefix once."""
     for call in calls:
         if call.namespace == namespace:

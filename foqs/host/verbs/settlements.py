@@ -16,7 +16,7 @@ from foqs.host.verbs.inspection import Inspection
 from foqs.model import failures, ids, limits
 from foqs.model.calls import PositionErrors
 from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, StaleLeaseError
-from foqs.model.holder import Holder
+from foqs.model.holder import LeaseHolder
 from foqs.model.item import ItemEvent, ShardItem
 from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.model.stocks import Topic
@@ -165,7 +165,7 @@ class Leases:
         begun: Sequence[str],
         first_position: int,
         by_shard: dict[str, _OfShard],
-        holder: Holder | None,
+        holder: LeaseHolder | None,
     ) -> PositionErrors:
         errors: PositionErrors = {}
         for position, receipt in enumerate(begun, first_position):

@@ -56,9 +56,8 @@ class ShardState:
         """`unseen`: keys of items whose claims in the image back no lease, because this process knows that no consumer
         has them.
         """
-        self.shard_id = shard_id
-        self.opened_at_ms = image.now_ms
-        """The time at which this host took the shard, on the server's clock."""
+        self.shard_id, self.opened_at_ms = shard_id, image.now_ms
+        """`opened_at_ms` is the time at which this host took the shard, on the server's clock."""
         self.epoch = self.since_epoch = image.epoch
         """The present epoch of this ownership, and the one with which it began."""
         self.in_flight: Transaction | None = None
