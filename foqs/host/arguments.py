@@ -9,7 +9,7 @@ from foqs.contract.requests import DequeueRequest, NewItem, TopicDemand
 from foqs.model import limits
 from foqs.model.calls import DedupUntil, DeliveryPolicy, ItemContent
 from foqs.model.errors import InvalidArgumentError, TooLargeError, shown
-from foqs.model.holder import consumer_fault
+from foqs.model.holder import consumer_fault, reserved_fault
 from foqs.model.namespace import NamespaceSettings
 from foqs.model.topic_name import (
     bucketed,
@@ -90,13 +90,15 @@ def out_of_range(name: str, value: object, low: int, high: int) -> InvalidArgume
     return InvalidArgumentError(f"{name} {value!r:.40} is not within {low}..{high}")
 
 
-def check_consumer(name: object, field: str = "consumer") -> str | None:
-    """Check the name that a consumer gives itself, and return it; None without one."""
+def check_consumer(name: object, *, is_shown: bool = False) -> str | None:
+    """Check the name that a consumer gives itself, or by `is_shown` one of a list, and return it; None without one."""
     if name is None:
         return None
-    if fault := consumer_fault(name, field):
+    if fault := consumer_fault(name):
         raise fault
     assert isinstance(name, str)
+    if not is_shown and (fault := reserved_fault(name)):
+        raise fault
     return name
 
 

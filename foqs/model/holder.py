@@ -11,9 +11,11 @@ from foqs.model.errors import InvalidArgumentError, shown
 if TYPE_CHECKING:
     from foqs.model.item import ShardItem
 
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 CONSUMER_BYTES_MAX = 128
 """The longest name of a consumer."""
+UNKNOWN_BEGINNING = "unknown (before the take-over of "
+"""The beginning of the name of a consumer that only a past owner of the shard knew."""
 OTHERS_NAME = "(others)"
 """The name of all consumers beyond those that a host distinguishes."""
 HOSTS_SHOWN_MAX = 16
@@ -57,6 +59,13 @@ def consumer_fault(name: object, field: str = "consumer") -> InvalidArgumentErro
     return None
 
 
+def reserved_fault(name: str) -> InvalidArgumentError | None:
+    """Return the error of a name that hosts give to consumers that they do not know, or None."""
+    if name != OTHERS_NAME and not name.startswith(UNKNOWN_BEGINNING):
+        return None
+    return InvalidArgumentError(f"consumer {shown(name)} is a name of hosts for consumers that they do not know")
+
+
 def holder_name(item: ShardItem, taken_over_at_ms: int) -> str:
     """Return who has a leased item, for operators, or empty text. Names are lost with the owner of a shard."""
     if item.holder is not None:
@@ -64,7 +73,7 @@ def holder_name(item: ShardItem, taken_over_at_ms: int) -> str:
     if item.delivered_at:
         return ""
     seconds = taken_over_at_ms // 1000 % (24 * 3_600)
-    return f"unknown (before the take-over of {seconds // 3_600:02}:{seconds // 60 % 60:02}:{seconds % 60:02} UTC)"
+    return f"{UNKNOWN_BEGINNING}{seconds // 3_600:02}:{seconds // 60 % 60:02}:{seconds % 60:02} UTC)"
 
 
 class RowKey(NamedTuple):

@@ -112,7 +112,10 @@ def _plain() -> list[tuple[str, Any]]:
         ("deleteGroup", s.DeleteGroupRequest(NAMESPACE, "topic", "group")),
         ("listGroups", s.ListGroupsRequest(NAMESPACE)),
         ("listConsumers", s.ListConsumersRequest(NAMESPACE, "topic", "worker", 10, "", partial=True, group="")),
-        ("releaseLeases", s.ReleaseLeasesRequest(NAMESPACE, "worker@host/1", "topic", at_most_once=True, group="audit")),
+        (
+            "releaseLeases",
+            s.ReleaseLeasesRequest(NAMESPACE, "worker@host/1", "topic", at_most_once=True, group="audit"),
+        ),
         ("endWait", s.EndWaitRequest(NAMESPACE, 7)),
         ("greet", s.GreetRequest(2, "host", "other", b"0" * 32)),
         ("join", s.JoinRequest(b"0" * 32)),

@@ -93,6 +93,17 @@ def test_an_extension_names_its_consumer_and_one_without_a_name_changes_nothing(
     assert held(world) == {("first", "t"): 1, ("second", "t"): 1}
 
 
+def test_an_extension_of_no_lease_names_nobody(world: World) -> None:
+    put(world, 1)
+    items = take(world, "first")
+    world.client.ack(NS, items)
+    assert world.client.extend(NS, items, LEASE_MS, consumer="nobody", return_errors=True)
+    assert world.client.extend(NS, [], LEASE_MS, consumer="nobody") == {}
+    take_none = world.client.dequeue(NS, "t", consumer="second")
+    assert take_none == []
+    assert "nobody" not in [row.name for row in world.admin.list_consumers(NS)]
+
+
 def test_a_name_that_is_used_again_is_one_consumer(world: World) -> None:
     put(world, 3)
     first = take(world, "worker")
@@ -196,7 +207,15 @@ def test_a_bad_name_is_refused_and_changes_nothing(world: World, name: str) -> N
         world.admin.release_leases(NS, name)
 
 
-def test_a_bad_page_token_and_limit_and_topic_are_refused(world: World) -> None:
+@pytest.mark.parametrize("name", ["(others)", "unknown (before the take-over of 20:31:07 UTC)"])
+def test_a_name_of_hosts_is_refused_to_consumers_but_not_to_a_release(world: World, name: str) -> None:
+    put(world, 1)
+    with pytest.raises(InvalidArgumentError, match="consumer"):
+        world.client.dequeue(NS, "t", consumer=name)
+    assert world.admin.release_leases(NS, name).released == 0
+
+
+def test_a_bad_topic_is_refused(world: World) -> None:
     with pytest.raises(InvalidArgumentError, match="topic"):
         world.admin.release_leases(NS, "worker", "a\nb")
     with pytest.raises(InvalidArgumentError, match="topic"):

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+from unittest.mock import Mock
+
 import pytest
 
 from foqs.client.consumer_names import consumer_name
-from foqs.contract.requests import DequeueRequest, TopicDemand
+from foqs.cluster.routing.by_all import MergedCalls
+from foqs.contract.requests import DequeueRequest, ListConsumersRequest, ReleaseLeasesRequest, TopicDemand
 from foqs.host.dispatch.consumers import CONSUMERS_MAX, FORGOTTEN_AFTER_S, Consumers
 from foqs.host.verbs.consumer_rows import ConsumerRows, merged_consumers, place_of, token_of
+from foqs.host.verbs.consumer_verbs import ConsumerVerbs, _incomplete, _Release
 from foqs.model.calls import CallContext
-from foqs.model.errors import InvalidArgumentError
-from foqs.model.holder import CONSUMER_BYTES_MAX, OTHERS_NAME, LeaseHolder, RowKey
+from foqs.model.errors import InvalidArgumentError, UnavailableError
+from foqs.model.holder import CONSUMER_BYTES_MAX, OTHERS_NAME, LeaseHolder, ReleaseResult, RowKey
 from foqs.model.principal import EVERYBODY
 from foqs.shard.state.ops.settle import Settlements
 from tests.support.shards import Shards
@@ -41,6 +46,10 @@ def test_beyond_20_000_names_consumers_share_one_until_others_are_forgotten() ->
     known = consumers.asks(CALLER, 1, "w7")
     assert known is not None
     assert known.name == "w7"
+    (first, second) = (consumers.asks(CALLER, number, "beyond") for number in (1, 2))
+    assert first is not second  # One namespace shows nothing of the callers of another.
+    assert first is not None
+    assert (first.name, first.caller, first.is_connected) == (OTHERS_NAME, "", False)
     assert len(consumers.known()) == CONSUMERS_MAX
     clock.now_s += FORGOTTEN_AFTER_S + 1
     fresh = consumers.asks(CALLER, 1, "one more")
@@ -160,7 +169,22 @@ def test_rows_of_hosts_are_merged_up_to_where_all_are_known() -> None:
     assert place_of(token_of(RowKey("a", "", "g", True, "em"))) == RowKey("a", "", "g", True, "em")
 
 
-@pytest.mark.parametrize("token", ["x", "[]", "{}", '["a"]', '["a","b","c",0,"e"]', "null", '["a","b","c",true,null]'])
+def test_a_row_of_another_host_has_the_last_call_of_its_consumer() -> None:
+    connected = LeaseHolder("w", 0.0)
+    connected.calls_from("10.0.0.1")
+    connected.dequeued_s = 5.0
+    here, there = ConsumerRows(None, 9), ConsumerRows(None, 9)
+    here.add(RowKey("w", "", ""), connected)
+    there.add(RowKey("w", "t", ""), LeaseHolder("w", 0.0), held=2)
+    merged, _ = merged_consumers([rows.page("host", lambda at_s: 5_000) for rows in (here, there)], 9)
+    found = [(row.topic, row.held, row.caller, row.hosts, row.last_dequeue_at_ms) for row in merged]
+    assert found == [("t", 2, "10.0.0.1", ["host"], 5_000)]
+
+
+@pytest.mark.parametrize(
+    "token",
+    ["x", "[]", "{}", "[" * 10_000, "[" * 100_000, '["a"]', '["a","b","c",0,"e"]', "null", '["a","b","c",true,null]'],
+)
 def test_a_page_token_of_others_is_refused(token: str) -> None:
     with pytest.raises(InvalidArgumentError, match="page_token"):
         place_of(token)
@@ -178,6 +202,41 @@ def test_the_name_of_a_consumer_says_the_program_the_machine_and_the_process(mon
     longest = consumer_name("ü" * 64)
     assert len(longest.encode()) <= CONSUMER_BYTES_MAX
     assert longest.endswith("h/7")
-    for bad in ("", "a\nb", "x" * 129):
+    for bad in ("", "a\nb", "x" * 129, "a\ud800"):
         with pytest.raises(InvalidArgumentError, match="name"):
             consumer_name(bad)
+
+
+def test_a_release_says_that_nothing_was_done_only_before_the_first_end_of_a_lease() -> None:
+    release = _Release(cast(Any, None), cast(Any, None), "w", at_most_once=False)
+    away = UnavailableError("shard 2 is away", nothing_done=True)
+    assert _incomplete(release, away).nothing_done is True
+    release.has_begun = True
+    assert _incomplete(release, away).nothing_done is False
+    assert "shard 2 is away" in _incomplete(release, away).message
+
+
+async def test_a_release_is_refused_while_a_shard_is_away() -> None:
+    away = UnavailableError("shard 2 is away", nothing_done=True)
+    shards = Mock(here=[1, 2], serves=lambda shard_id: shard_id == 1, none_served=lambda shard_ids: away)
+    verbs = ConsumerVerbs(Mock(), shards, Consumers(Clock()), Mock(), Mock(), "host", lambda: 0, lambda *_: None)
+    with pytest.raises(UnavailableError, match="shard 2 is away"):
+        await verbs.release_leases(CALLER, ReleaseLeasesRequest("jobs", "w"))
+    with pytest.raises(UnavailableError, match="shard 2 is away"):
+        await verbs.list_consumers(CALLER, ListConsumersRequest("jobs"))
+
+
+async def test_hosts_that_have_ended_leases_count_though_another_one_fails() -> None:
+    away = UnavailableError("host b is away", nothing_done=True)
+
+    async def by_all(context: Any, here: Any, there: Any) -> Any:
+        await here(context)
+        raise away
+
+    async def release(context: Any, request: Any) -> ReleaseResult:
+        return ReleaseResult(3, 0)
+
+    calls = MergedCalls({"releaseLeases": release}, cast(Any, Mock(by_all=by_all)), cast(Any, Mock(is_alone=False)))
+    with pytest.raises(UnavailableError, match=r"3 leases were ended.*host b is away") as failed:
+        await calls.call("releaseLeases", CALLER, ReleaseLeasesRequest("jobs", "w"))
+    assert failed.value.nothing_done is False

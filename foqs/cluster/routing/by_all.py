@@ -61,9 +61,14 @@ class MergedCalls:
     async def _release(self, verb: str, context: CallContext, request: Any) -> ReleaseResult:
         """Do releaseLeases, and count all leases that hosts have ended, also if others must be asked again."""
         done: list[ReleaseResult] = []
+        unknown: list[FoqsError] = []
 
         async def counted(asked: Awaitable[ReleaseResult]) -> ReleaseResult:
-            done.append(await asked)
+            try:
+                done.append(await asked)
+            except FoqsError as error:
+                unknown.extend([] if error.nothing_done else [error])
+                raise
             return done[-1]
 
         method, last = self._table[verb], []
@@ -79,10 +84,11 @@ class MergedCalls:
             )
         except FoqsError as error:
             released = sum([one.released for one in done])
-            if not released or not isinstance(error, UnavailableError):
+            if not (released or unknown) or not isinstance(error, UnavailableError):
                 raise
+            said = "; ".join(dict.fromkeys([error.message, *[one.message for one in unknown]]))
             raise UnavailableError(
-                f"{released} leases were ended, and others perhaps not: {error.message}: call again",
+                f"{released} leases were ended, and others perhaps not: {said}: call again",
                 retry_after_ms=error.retry_after_ms,
             ) from error
         return ReleaseResult(sum([one.released for one in done]), sum([one.left_at_most_once for one in last]))

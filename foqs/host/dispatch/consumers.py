@@ -49,14 +49,15 @@ class Consumers:
         """Consumers by the number of the namespace and the name, the one whose last call is the longest ago first."""
         self._unnamed: dict[tuple[int, str], LeaseHolder] = {}
         """The same for callers without names, by their addresses."""
-        self._others = LeaseHolder(OTHERS_NAME, clock())
+        self._others: dict[int, LeaseHolder] = {}
+        """The consumer that all others of a namespace share, by the number of the namespace."""
 
     def asks(self, context: CallContext, namespace: int, name: str | None) -> LeaseHolder | None:
         """Note a dequeue, and return its consumer; None without a name and an address."""
         holder = self._of_call(context, namespace, name)
         if holder is not None:
             holder.dequeued_s = holder.last_s
-            if not context.peer:
+            if not context.peer and holder.name != OTHERS_NAME:
                 holder.calls_from(context.caller)
         return holder
 
@@ -108,8 +109,9 @@ class Consumers:
         if holder is None:
             self._forget(known, now_s)
             if len(known) >= CONSUMERS_MAX:
-                self._others.last_s = now_s
-                return self._others
+                others = self._others.setdefault(namespace, LeaseHolder(OTHERS_NAME, now_s))
+                others.last_s = now_s
+                return others
             holder = LeaseHolder(name, now_s)
         known[namespace, name] = holder
         holder.last_s = now_s

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from foqs.model.errors import InvalidArgumentError, shown
 from foqs.model.holder import HOSTS_SHOWN_MAX, ConsumerRow, LeaseHolder, RowKey
 
+TOKEN_CHARS_MAX = 16_384
+"""The longest token: the longest names of a row need less, also if each character is escaped."""
 SPARE_ROWS_MAX = 2_000
 """Rows beyond those of the page that are kept before the last ones are dropped."""
 
@@ -92,6 +94,7 @@ def cut(rows: list[ConsumerRow], limit: int, *, has_more: bool = False) -> tuple
 
     The second result is the token of the next page, empty if no row is left out and `has_more` is False.
     """
+    _share_calls(rows)
     said = [
         row for at, row in enumerate(rows)
         if row.topic or row.prefix is not None or at + 1 == len(rows) or rows[at + 1].name != row.name
@@ -101,6 +104,18 @@ def cut(rows: list[ConsumerRow], limit: int, *, has_more: bool = False) -> tuple
     is_last_page = not (has_more or len(said) > limit) or not said
     token = "" if is_last_page else token_of(_key(said[min(len(said), limit) - 1]))
     return said[:limit], token
+
+
+def _share_calls(rows: list[ConsumerRow]) -> None:
+    """Add the last calls of bare rows to the other rows of their consumers, which other hosts can have counted."""
+    bare: ConsumerRow | None = None
+    for row in rows:
+        if not row.topic and row.prefix is None:
+            bare = row
+        elif bare is not None and bare.name == row.name:
+            row.caller = row.caller or bare.caller
+            row.hosts = sorted({*row.hosts, *bare.hosts})[:HOSTS_SHOWN_MAX]
+            row.last_dequeue_at_ms = max(row.last_dequeue_at_ms, bare.last_dequeue_at_ms)
 
 
 def merged_consumers(pages: list[tuple[list[ConsumerRow], str]], limit: int) -> tuple[list[ConsumerRow], str]:
@@ -149,8 +164,8 @@ def token_of(key: RowKey) -> str:
 def place_of(token: str) -> RowKey:
     """Return the key of the last row of the page before. Raises InvalidArgumentError."""
     try:
-        found = json.loads(token)
-    except ValueError:
+        found = json.loads(token) if len(token) <= TOKEN_CHARS_MAX else None
+    except (ValueError, RecursionError):
         found = None
     kinds = [type(part) for part in found] if isinstance(found, list) else []
     if kinds != [str, str, str, bool, str]:

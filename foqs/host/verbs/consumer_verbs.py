@@ -110,7 +110,7 @@ class ConsumerVerbs:
         Raises UnavailableError for shards that this host does not serve, and if leases could not be ended.
         """
         namespace = self._namespaces.serving(request.namespace_name)
-        name = arguments.check_consumer(request.consumer)
+        name = arguments.check_consumer(request.consumer, is_shown=True)
         assert name is not None, "it is required"
         wanted = _Wanted(namespace.number, *_topic_and_group(request.topic, request.group))
         if away := self._away(context):
@@ -227,6 +227,8 @@ class _Release:
         """Ends of leases that wait for `end`."""
         self.released = self.left_at_most_once = self.failed_count = 0
         self.failure: FoqsError | None = None
+        self.has_begun = False
+        """True once the end of a lease was passed to a shard."""
 
     def some(self, writer: ShardWriter, shard: ShardState, leases: Sequence[ShardItem], first: int) -> int:
         """Look at some leases, and end those of the consumer. Returns the position of the next one."""
@@ -266,6 +268,7 @@ class _Release:
             self._answer = Answer(self._waiting)
         shard.settle(items, rewrites, self._answer, range(self.open_count, self.open_count + len(items)))
         self.open_count += len(items)
+        self.has_begun = True
         writer.wake()
 
     async def end(self) -> None:
@@ -288,7 +291,7 @@ def _incomplete(release: _Release, failure: FoqsError | None) -> UnavailableErro
     return UnavailableError(
         f"{release.released} leases were ended, and others perhaps not: {cause.message}: call again",
         retry_after_ms=cause.retry_after_ms,
-        nothing_done=cause.nothing_done and not release.released,
+        nothing_done=cause.nothing_done and not release.has_begun,
     )
 
 

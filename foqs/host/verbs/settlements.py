@@ -16,7 +16,6 @@ from foqs.host.verbs.inspection import Inspection
 from foqs.model import failures, ids, limits
 from foqs.model.calls import PositionErrors
 from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, StaleLeaseError
-from foqs.model.holder import LeaseHolder
 from foqs.model.item import ItemEvent, ShardItem
 from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.model.stocks import Topic
@@ -137,21 +136,20 @@ class Leases:
             "lease_ms", request.lease_ms, limits.LEASE_MS_MIN, namespace.settings.lease_ms_max
         )
         consumer = arguments.check_consumer(request.consumer)
-        holder = None if consumer is None else self._consumers.holds(namespace.number, consumer)
         errors: PositionErrors = {}
         by_shard: dict[str, _OfShard] = {}
         answer: Answer | None = None
         for position, receipt in enumerate(receipts):
             try:
                 group, item = self._find_lease(namespace, receipt, by_shard)
-                if holder is not None:
-                    item.holder = holder
+                if consumer is not None:
+                    item.holder = self._consumers.holds(namespace.number, consumer)  # Only of who has a lease.
                 answer = answer or Answer(self._waiting)
                 group.shard.extend(item, lease_ms, answer, position)
                 group.writer.wake()
             except FoqsError as error:
                 errors[position] = error.with_traceback(None)
-        begun_errors = self._begin_work(namespace, begun, len(receipts), by_shard, holder) if begun else {}
+        begun_errors = self._begin_work(namespace, begun, len(receipts), by_shard, consumer) if begun else {}
         if answer is not None and answer.open_count:
             await answer.done
             errors.update(answer.errors)
@@ -165,15 +163,15 @@ class Leases:
         begun: Sequence[str],
         first_position: int,
         by_shard: dict[str, _OfShard],
-        holder: LeaseHolder | None,
+        consumer: str | None,
     ) -> PositionErrors:
         errors: PositionErrors = {}
         for position, receipt in enumerate(begun, first_position):
             try:
                 group, item = self._find_lease(namespace, receipt, by_shard)
                 group.shard.work_begins(item)
-                if holder is not None:
-                    item.holder = holder
+                if consumer is not None:
+                    item.holder = self._consumers.holds(namespace.number, consumer)
             except FoqsError as error:
                 errors[position] = error.with_traceback(None)
         return errors
