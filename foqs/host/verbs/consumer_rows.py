@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Callable
+from typing import Any
 
 from foqs.model.errors import InvalidArgumentError, shown
 from foqs.model.holder import HOSTS_SHOWN_MAX, ConsumerRow, LeaseHolder, RowKey
@@ -164,7 +165,7 @@ def token_of(key: RowKey) -> str:
 def place_of(token: str) -> RowKey:
     """Return the key of the last row of the page before. Raises InvalidArgumentError."""
     try:
-        found = json.loads(token) if len(token) <= TOKEN_CHARS_MAX else None
+        found: Any = json.loads(token) if len(token) <= TOKEN_CHARS_MAX else None
     except (ValueError, RecursionError):
         found = None
     kinds = [type(part) for part in found] if isinstance(found, list) else []
