@@ -878,7 +878,7 @@ struct ConsumerRow {
   6: i64 held_since_ms,
   /** Its last dequeue, of any topic; 0 if unknown. */
   7: i64 last_dequeue_at_ms,
-  /** The hosts that it has called in the last 10 minutes, up to 16. */
+  /** The hosts that it has called in the last 10 minutes, up to 16; empty for callers without WATCH. */
   8: list<string> hosts,
   /** If it waits for any topics that begin with this; then topic is "". */
   9: optional string prefix,

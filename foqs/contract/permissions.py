@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from foqs.contract.names import FIELDS, Checked
 from foqs.model import ids
+from foqs.model.calls import CallContext
 from foqs.model.jobs import is_copy_job
 
 
@@ -66,6 +67,14 @@ ROLES: Final[Mapping[str, Permission]] = {
 
 COSTLY_SETTINGS: Final = tuple(name for name, check in FIELDS["NamespaceSettings"].items() if check is Checked.COSTS)
 """Settings of a namespace that cost the hosts, so that MANAGE alone does not permit them."""
+
+
+_WATCH: Final = int(Permission.WATCH)
+
+
+def sees_hosts(context: CallContext) -> bool:
+    """Return True if a caller can see the names of hosts: with WATCH, or while permissions are not enforced."""
+    return context.is_permissive or bool(context.principal.cluster & _WATCH)
 
 
 def needed_by_receipts(request: Any) -> Permission:

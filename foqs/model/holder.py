@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from foqs.model.errors import InvalidArgumentError, shown
@@ -117,6 +117,11 @@ class ConsumerPage:
     consumers: list[ConsumerRow]
     next_page_token: str
     missing: list[str] = field(default_factory=list)
+
+
+def without_hosts(page: ConsumerPage) -> ConsumerPage:
+    """Return a page for callers who do not operate the cluster: without the names of its hosts."""
+    return replace(page, consumers=[replace(row, hosts=[]) for row in page.consumers])
 
 
 @dataclass(slots=True)

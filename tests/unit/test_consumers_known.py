@@ -9,14 +9,23 @@ import pytest
 
 from foqs.client.consumer_names import consumer_name
 from foqs.cluster.routing.by_all import MergedCalls
+from foqs.contract.permissions import Permission
 from foqs.contract.requests import DequeueRequest, ListConsumersRequest, ReleaseLeasesRequest, TopicDemand
 from foqs.host.dispatch.consumers import CONSUMERS_MAX, FORGOTTEN_AFTER_S, Consumers
 from foqs.host.verbs.consumer_rows import ConsumerRows, merged_consumers, place_of, token_of
 from foqs.host.verbs.consumer_verbs import ConsumerVerbs, _incomplete, _Release
 from foqs.model.calls import CallContext
 from foqs.model.errors import InvalidArgumentError, UnavailableError
-from foqs.model.holder import CONSUMER_BYTES_MAX, OTHERS_NAME, LeaseHolder, ReleaseResult, RowKey
-from foqs.model.principal import EVERYBODY
+from foqs.model.holder import (
+    CONSUMER_BYTES_MAX,
+    OTHERS_NAME,
+    ConsumerPage,
+    ConsumerRow,
+    LeaseHolder,
+    ReleaseResult,
+    RowKey,
+)
+from foqs.model.principal import EVERYBODY, Principal
 from foqs.shard.state.ops.settle import Settlements
 from tests.support.shards import Shards
 
@@ -240,3 +249,37 @@ async def test_hosts_that_have_ended_leases_count_though_another_one_fails() -> 
     with pytest.raises(UnavailableError, match=r"3 leases were ended.*host b is away") as failed:
         await calls.call("releaseLeases", CALLER, ReleaseLeasesRequest("jobs", "w"))
     assert failed.value.nothing_done is False
+
+
+def test_a_namespace_with_many_consumers_leaves_a_share_to_each_other_one() -> None:
+    consumers = Consumers(lambda: 0.0)
+    for number in range(CONSUMERS_MAX):
+        consumers.holds(1, f"greedy {number}")
+    assert [consumers.holds(2, f"c{number}").name for number in range(100)] == [f"c{number}" for number in range(100)]
+    assert len(consumers.known()) == CONSUMERS_MAX
+    assert consumers.holds(1, "one more").name == "(others)"
+    of_one = [holder.name for namespace, holder in consumers.known() if namespace == 1]
+    assert of_one == [f"greedy {number}" for number in range(100, CONSUMERS_MAX)], "the oldest made room"
+
+
+def test_equal_shares_of_two_namespaces_are_not_taken_from_each_other() -> None:
+    consumers = Consumers(lambda: 0.0)
+    for number in range(CONSUMERS_MAX // 2):
+        consumers.holds(1, f"a{number}")
+        consumers.holds(2, f"b{number}")
+    assert {consumers.holds(namespace, "more").name for namespace in (1, 2)} == {"(others)"}
+
+
+async def test_the_names_of_hosts_are_for_callers_that_can_watch_the_cluster() -> None:
+    row = ConsumerRow("worker", "10.0.0.1", "t", 0, 1, 1, 1, ["host-a"])
+
+    async def by_all(*_: Any, **__: Any) -> list[ConsumerPage]:
+        return [ConsumerPage([row], "")]
+
+    calls = MergedCalls({"listConsumers": Mock()}, Mock(by_all=by_all), Mock())
+    hosts = []
+    for bits in (0, int(Permission.WATCH)):
+        context = CallContext("10.0.0.2", principal=Principal("ann", bits, names={"jobs": int(Permission.OBSERVE)}))
+        page = await calls.call("listConsumers", context, ListConsumersRequest("jobs", limit=10))
+        hosts.append([one.hosts for one in page.consumers])
+    assert hosts == [[[]], [["host-a"]]]

@@ -10,13 +10,14 @@ from foqs.cluster.ownership.owner_map import OwnerMap
 from foqs.cluster.peers.peer_table import Peer
 from foqs.cluster.routing.pages import merged_consumer_pages, merged_items, merged_maps, merged_plans, merged_topics
 from foqs.cluster.routing.routes import Routes
+from foqs.contract.permissions import sees_hosts
 from foqs.contract.requests import changed
 from foqs.contract.verbs import VERBS, Table
 from foqs.host.verbs.page_reads import PageBudget
 from foqs.model import limits
 from foqs.model.calls import CallContext, ExportPlan, ShardMap, StoredItemPage, TopicPage
 from foqs.model.errors import FoqsError, UnavailableError
-from foqs.model.holder import ConsumerPage, ReleaseResult
+from foqs.model.holder import ConsumerPage, ReleaseResult, without_hosts
 
 ALSO_OF_STANDBYS = frozenset(["listConsumers"])
 """The verbs that hosts without shards do, too: consumers can wait there."""
@@ -54,6 +55,8 @@ class MergedCalls:
             if not found and result is ShardMap:  # Claims of other hosts are not believed any more.
                 return await self._table[verb](context, request)
             merged = self._merges[result](found, request)
+        if result is ConsumerPage and not sees_hosts(context):
+            merged = without_hosts(merged)
         if missing:
             merged.missing += missing
         return merged

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from foqs.cluster.ownership.owner_map import OwnerMap
 from foqs.cluster.routing.host_rounds import HostAnswer, HostRounds
-from foqs.contract.permissions import Permission
+from foqs.contract.permissions import sees_hosts
 from foqs.contract.requests import ActiveTopicsRequest, DequeueRequest
 from foqs.model import limits
 from foqs.model.calls import CallContext, TopicPage, TopicStats
@@ -23,7 +23,6 @@ WHY_MS_MAX = 2 * limits.SECOND_MS
 """Timeout of a question; a host that has not answered by then counts as not asked."""
 ROWS_READ_MAX = TOPICS_JUDGED_MAX * (GROUPS_PER_TOPIC_MAX + 1)
 """The most rows of topics with a prefix that are read: each topic has one for each of its groups."""
-_WATCH = int(Permission.WATCH)
 AskAll = Callable[[CallContext, str, Any, list[str]], Awaitable[list[Any]]]
 
 
@@ -71,7 +70,7 @@ class WhyEmpty:
         facts.topics = [self._local.of_topic(namespace_name, name, stats) for name, stats in by_name]
         facts.missing = [one for pages in found for page in pages for one in page.missing]
         facts.is_partial = bool(facts.missing)
-        if not (context.is_permissive or context.principal.cluster & _WATCH):
+        if not sees_hosts(context):
             facts.leave_out_hosts()
         return judge(facts)
 

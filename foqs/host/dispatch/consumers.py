@@ -45,10 +45,10 @@ class Consumers:
         """`clock` is monotonic, in seconds."""
         self.clock = clock
         self.waiting: dict[WaitingConsumer, None] = {}
-        self._named: dict[tuple[int, str], LeaseHolder] = {}
-        """Consumers by the number of the namespace and the name, the one whose last call is the longest ago first."""
-        self._unnamed: dict[tuple[int, str], LeaseHolder] = {}
-        """The same for callers without names, by their addresses."""
+        self._named = _Known()
+        """Consumers by their names."""
+        self._unnamed = _Known()
+        """Callers without names, by their addresses."""
         self._others: dict[int, LeaseHolder] = {}
         """The consumer that all others of a namespace share, by the number of the namespace."""
 
@@ -90,7 +90,7 @@ class Consumers:
 
     def known(self) -> list[tuple[int, LeaseHolder]]:
         """Return all known consumers with the numbers of their namespaces. Some may be due to be forgotten."""
-        return [(key[0], holder) for known in (self._named, self._unnamed) for key, holder in known.items()]
+        return [*self._named.all(), *self._unnamed.all()]
 
     def is_forgotten(self, holder: LeaseHolder) -> bool:
         """Return True if its last call is too long ago to be shown."""
@@ -103,23 +103,64 @@ class Consumers:
             return None  # The address of a host says nothing of its caller.
         return self._called(self._unnamed, namespace, context.caller)
 
-    def _called(self, known: dict[tuple[int, str], LeaseHolder], namespace: int, name: str) -> LeaseHolder:
+    def _called(self, known: _Known, namespace: int, name: str) -> LeaseHolder:
         now_s = self.clock()
-        holder = known.pop((namespace, name), None)
+        holder = known.take(namespace, name)
         if holder is None:
-            self._forget(known, now_s)
-            if len(known) >= CONSUMERS_MAX:
+            known.forget(namespace, now_s)
+            if not known.has_room_for(namespace):
                 others = self._others.setdefault(namespace, LeaseHolder(OTHERS_NAME, now_s))
                 others.last_s = now_s
                 return others
             holder = LeaseHolder(name, now_s)
-        known[namespace, name] = holder
+        known.put(namespace, name, holder)
         holder.last_s = now_s
         return holder
 
-    def _forget(self, known: dict[tuple[int, str], LeaseHolder], now_s: float) -> None:
+
+class _Known:
+    """Consumers of all namespaces, CONSUMERS_MAX at most, with a fair share for each namespace."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, dict[str, LeaseHolder]] = {}
+        """Consumers by number of the namespace and by name, the one whose last call is the longest ago first."""
+        self._count = 0
+
+    def all(self) -> Iterator[tuple[int, LeaseHolder]]:
+        for namespace, own in self._of.items():
+            for holder in own.values():
+                yield namespace, holder
+
+    def take(self, namespace: int, name: str) -> LeaseHolder | None:
+        own = self._of.get(namespace)
+        holder = None if own is None else own.pop(name, None)
+        self._count -= holder is not None
+        return holder
+
+    def put(self, namespace: int, name: str, holder: LeaseHolder) -> None:
+        """Add a consumer behind all others of its namespace."""
+        self._of.setdefault(namespace, {})[name] = holder
+        self._count += 1
+
+    def forget(self, namespace: int, now_s: float) -> None:
+        """Forget some consumers of a namespace whose last call is too long ago."""
+        own = self._of.get(namespace, {})
         for _ in range(FORGOTTEN_PER_CALL_MAX):
-            first = next(iter(known), None)
-            if first is None or now_s - known[first].last_s <= FORGOTTEN_AFTER_S:
-                return
-            del known[first]
+            first = next(iter(own), None)
+            if first is None or now_s - own[first].last_s <= FORGOTTEN_AFTER_S:
+                break
+            del own[first]
+            self._count -= 1
+        if not own:
+            self._of.pop(namespace, None)
+
+    def has_room_for(self, namespace: int) -> bool:
+        """Return True if a namespace can have one more, if need be in place of one of the namespace with the most."""
+        if self._count < CONSUMERS_MAX:
+            return True
+        largest = max(self._of, key=lambda number: len(self._of[number]))
+        if len(self._of[largest]) <= len(self._of.get(namespace, ())) + 1:
+            return False
+        del self._of[largest][next(iter(self._of[largest]))]
+        self._count -= 1
+        return True

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from foqs.contract import requests as of
+from foqs.contract.permissions import sees_hosts
 from foqs.host import arguments
 from foqs.host.dispatch.consumers import Consumers, WaitingConsumer
 from foqs.host.registry.namespaces import Namespaces
@@ -18,7 +19,7 @@ from foqs.host.verbs.page_reads import Slices, lost
 from foqs.model import limits
 from foqs.model.calls import CallContext
 from foqs.model.errors import FoqsError, UnavailableError
-from foqs.model.holder import ConsumerPage, LeaseHolder, ReleaseResult, RowKey, holder_name
+from foqs.model.holder import ConsumerPage, LeaseHolder, ReleaseResult, RowKey, holder_name, without_hosts
 from foqs.model.item import ItemEvent, Phase, ShardItem
 from foqs.model.topic import ShardTopic
 from foqs.model.topic_name import check_group, parts
@@ -102,7 +103,8 @@ class ConsumerVerbs:
         if context.shards is not None and not request.partial:
             self._shards.asked(context.shards)  # The leases of a shard that has left meanwhile are not all counted.
         found, token = rows.page(self._host, self._at_ms)
-        return ConsumerPage(found, token, [self._shards.not_served(shard_id).message for shard_id in away])
+        page = ConsumerPage(found, token, [self._shards.not_served(shard_id).message for shard_id in away])
+        return page if context.peer or sees_hosts(context) else without_hosts(page)
 
     async def release_leases(self, context: CallContext, request: of.ReleaseLeasesRequest) -> ReleaseResult:
         """End the leases of a consumer on the wanted shards as releases; return once that is durable.
