@@ -49,7 +49,8 @@ def leaves_the_name_at_an_extension(self: Consumers, namespace: int, name: str) 
 
 
 def makes_a_consumer_of_each_call(self: Consumers, known: Any, namespace: int, name: str) -> LeaseHolder:
-    holder = known[namespace, name, self.clock(), len(known)] = LeaseHolder(name + str(len(known)), self.clock())
+    holder = LeaseHolder(f"{name}{len([*known.all()])}", self.clock())
+    known.put(namespace, holder.name, holder)
     return holder
 
 
