@@ -39,7 +39,9 @@ def test_an_item_shows_who_has_it_and_since_when(world: World) -> None:
     shown = world.admin.get_item(NS, one.id)
     assert shown.leased_by == "worker@a/1"
     assert shown.leased_since_ms is not None
-    assert shown.lease_expires_at_ms == shown.leased_since_ms + LEASE_MS
+    assert shown.lease_expires_at_ms is not None
+    # A real host shows two of its clocks, which are apart by a rounded millisecond or two.
+    assert abs(shown.lease_expires_at_ms - shown.leased_since_ms - LEASE_MS) <= 10
     listed = {item.id: item.leased_by for item in world.admin.peek_items(NS, "t").items}
     assert sorted(listed.values(), key=str) == [None, None, "worker@a/1"]
     exported = {item.id: item.leased_by for item in world.admin.iterate_items(NS)}
