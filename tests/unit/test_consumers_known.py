@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 from unittest.mock import Mock
 
@@ -27,6 +28,7 @@ from foqs.model.holder import (
 )
 from foqs.model.principal import EVERYBODY, Principal
 from foqs.shard.state.ops.settle import Settlements
+from foqs.wire.codec import structs
 from tests.support.shards import Shards
 
 CALLER = CallContext("10.0.0.1", principal=EVERYBODY)
@@ -270,11 +272,10 @@ def test_equal_shares_of_two_namespaces_are_not_taken_from_each_other() -> None:
     assert {consumers.holds(namespace, "more").name for namespace in (1, 2)} == {"(others)"}
 
 
-async def test_the_names_of_hosts_are_for_callers_that_can_watch_the_cluster() -> None:
-    row = ConsumerRow("worker", "10.0.0.1", "t", 0, 1, 1, 1, ["host-a"])
-
+@pytest.mark.parametrize("make", [ConsumerRow, structs.ConsumerRow], ids=["own", "of another host"])
+async def test_the_names_of_hosts_are_for_callers_that_can_watch_the_cluster(make: Callable[..., Any]) -> None:
     async def by_all(*_: Any, **__: Any) -> list[ConsumerPage]:
-        return [ConsumerPage([row], "")]
+        return [ConsumerPage([make("worker", "10.0.0.1", "t", 0, 1, 1, 1, ["host-a"])], "")]
 
     calls = MergedCalls({"listConsumers": Mock()}, Mock(by_all=by_all), Mock())
     hosts = []

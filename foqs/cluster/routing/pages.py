@@ -71,7 +71,7 @@ def merged_items(pages: Sequence[StoredItemPage], limit: int) -> StoredItemPage:
 
 
 def merged_consumer_pages(pages: Sequence[ConsumerPage], limit: int) -> ConsumerPage:
-    """Merge the first rows of all hosts, each each with the sums over them."""
+    """Merge the first rows of all hosts, each with the sums over them."""
     found, token = merged_consumers([(page.consumers, page.next_page_token) for page in pages], limit)
     return ConsumerPage(found, token, sorted({what for page in pages for what in page.missing or ()}))
 

@@ -13,7 +13,7 @@ from foqs.model.topic_name import hidden
 CONSUMERS_MAX = 20_000
 """Names that a host distinguishes, and as many addresses of callers without names. All others share one."""
 FORGOTTEN_AFTER_S = 600
-"""A consumer is forgotten so long after its last call."""
+"""The time after its last call at which a consumer is forgotten, in seconds."""
 FORGOTTEN_PER_CALL_MAX = 100
 """Consumers that one new name forgets, so that no call takes long."""
 
