@@ -67,6 +67,7 @@ if TYPE_CHECKING:
         UnavailableError,
         UnknownNamespaceError,
     )
+    from foqs.model.event_history import History, HistoryRow
     from foqs.model.groups import TopicGroup
     from foqs.model.holder import ConsumerRow, ReleaseResult
     from foqs.model.jobs import Job, JobPage, JobState
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     from foqs.model.policy import TopicPolicyEntry, TriState
     from foqs.model.reasons import Reason, ReasonCode
     from foqs.model.serial import OnDead
+    from foqs.model.topic_rates import RateOrder, RatesPage, TopicRates
 
 _HOME = {
     "foqs.client.aio": ("AsyncAdminClient", "AsyncClient"),
@@ -133,9 +135,11 @@ _HOME = {
         "UnknownNamespaceError",
     ),
     "foqs.model.audit": ("AuditPage", "AuditRecord"),
+    "foqs.model.event_history": ("History", "HistoryRow"),
     "foqs.model.groups": ("TopicGroup",),
     "foqs.model.holder": ("ConsumerRow", "ReleaseResult"),
     "foqs.model.jobs": ("Job", "JobPage", "JobState"),
+    "foqs.model.topic_rates": ("RateOrder", "RatesPage", "TopicRates"),
     "foqs.model.namespace": ("DedupScope", "DedupWhenAway", "Namespace", "NamespaceSettings"),
     "foqs.model.policy": ("TopicPolicyEntry", "TriState"),
     "foqs.model.reasons": ("Reason", "ReasonCode"),
@@ -180,6 +184,8 @@ __all__ = [
     "ExportPlan",
     "ExportSplit",
     "FoqsError",
+    "History",
+    "HistoryRow",
     "HostState",
     "HostStatus",
     "Identity",
@@ -207,6 +213,8 @@ __all__ = [
     "PermissionDeniedError",
     "PositionErrors",
     "RateLimitedError",
+    "RateOrder",
+    "RatesPage",
     "Reason",
     "ReasonCode",
     "RefusalRow",
@@ -226,6 +234,7 @@ __all__ = [
     "TopicGroup",
     "TopicPolicyChange",
     "TopicPolicyEntry",
+    "TopicRates",
     "TopicStats",
     "TriState",
     "UnavailableError",

@@ -34,6 +34,7 @@ from foqs.host.dispatch.dispatcher import Dispatcher
 from foqs.host.metrics.ages import Ages
 from foqs.host.metrics.condition import Condition, Pulse
 from foqs.host.metrics.gauges import OF_ACCESS, OF_AUDIT, OF_EVENT_LOG, OF_HOST, Sources
+from foqs.host.metrics.rates import Rates
 from foqs.host.registry.censuses import Censuses
 from foqs.host.registry.group_calls import GroupCalls
 from foqs.host.registry.known_slots import Slots
@@ -54,6 +55,7 @@ from foqs.host.verbs.exports import Exports
 from foqs.host.verbs.group_copier import GroupCopier
 from foqs.host.verbs.group_purge import GroupPurge
 from foqs.host.verbs.group_verbs import GroupCreation, GroupVerbs
+from foqs.host.verbs.history_verb import HistoryVerb
 from foqs.host.verbs.host_stocks import Stocks
 from foqs.host.verbs.inspection import Inspection
 from foqs.host.verbs.job_calls import JobCalls, JobEnqueues
@@ -61,6 +63,7 @@ from foqs.host.verbs.known_reasons import KnownReasons
 from foqs.host.verbs.namespace_verbs import NamespaceCreation, NamespacePages, NamespaceVerbs
 from foqs.host.verbs.page_reads import PageBudget, Slices
 from foqs.host.verbs.place_check import PlaceCheck
+from foqs.host.verbs.rate_verbs import RateVerbs
 from foqs.host.verbs.settlements import Leases
 from foqs.host.verbs.shard_calls import ShardCalls
 from foqs.host.verbs.shard_maps import ShardMaps
@@ -120,13 +123,11 @@ class Host(Service):
         self.metrics = parts.metrics(self._namespaces.name_of)
         self._event_log = make_event_log(config, parts, self._namespaces, self.metrics.items)
         self._dispatcher = Dispatcher(
-            self._shards.writers,
-            self._loop.time,
-            self._namespaces.settings,
+            self._shards.writers, self._loop.time, self._namespaces.settings,
             self._record if self._event_log is not None else self.metrics.items.record,
             self._topic_changed,
             lambda key, rate, now_s: SharedCap(key, rate, now_s, self._routing.caps),
-        )
+        )  # fmt: skip
         self._factory = ShardFactory(
             config, parts, self._meta, self._namespaces, self._dispatcher, self._membership,
             self.metrics.transactions, self._shard_opened, self.id,
@@ -150,6 +151,7 @@ class Host(Service):
             self._namespaces, self._shards, self._dispatcher, self._loop.time, self.metrics.items.count_event,
             self._consumers,
         )  # fmt: skip
+        self._rates = Rates(self._shards, self._loop.time, parts.wall_ms, parts.monotonic_s)
         self._routing = self._make_routing(self._make_verbs(slices))
         self._server = make_server(
             config, parts, self._routing, self.access, self._namespaces, self.metrics.transport, self.certificates,
@@ -302,6 +304,8 @@ class Host(Service):
             self._factory.turning.tick(now_s)
             works = [writer.tick for writer in self._shards.writers.values()]
             works += [self._dispatcher.tick, self._dequeues.tick, self._waiting.tick, self._ages.tick, self.access.tick]
+            if now_s >= self._rates.due_s:
+                works.append(self._rates.tick)
             if now_s - swept_s > PREFETCH_SWEEP_MS / 1000:
                 swept_s = now_s
                 works.append(self._dispatcher.sweep)
@@ -429,43 +433,37 @@ class Host(Service):
         """The verbs on the shards of this host."""
         namespaces, shards, count_event = self._namespaces, self._shards, self.metrics.items.count_event
         placement = Placement(shards, self._dispatcher, self._slots)
-        factory = self._factory
-        places = PlaceCheck(namespaces.calls, factory.check_server, factory.check_database, self._config.host_name)
+        factory, host_name = self._factory, self._config.host_name
+        places = PlaceCheck(namespaces.calls, factory.check_server, factory.check_database, host_name)
         look_ups, make_slots = RepeatLookUps(self._parts.monotonic_s), self._namespace_calls.slots
         enqueues = Enqueues(
             namespaces, self._quotas, placement, self._waiting, count_event, make_slots, look_ups, self._depths,
             self._distant,
         )  # fmt: skip
         bulk = BulkEnqueues(namespaces, self._lane, enqueues.enqueue)
-        undelivered, chance = self._dispatcher.tokens.undelivered, self._parts.chance
-        group_calls = GroupCalls(namespaces, self._namespace_calls)
+        undelivered, random_bytes = self._dispatcher.tokens.undelivered, self._parts.chance.random_bytes
+        group_calls, wall_ms = GroupCalls(namespaces, self._namespace_calls), self._parts.wall_ms
         consumer_verbs = ConsumerVerbs(
-            namespaces, shards, self._consumers, self._waiting, slices, self._config.host_name, self._parts.wall_ms,
-            count_event,
-        )  # fmt: skip
+            namespaces, shards, self._consumers, self._waiting, slices, self._config.host_name, wall_ms, count_event
+        )
         table = verb_table(
             JobEnqueues(namespaces, self._jobs, bulk.enqueue, count_event),
-            AccessVerbs(namespaces, self._follower, self.access.refusals, chance.random_bytes, self._parts.wall_ms),
-            self._dequeues,
-            Topics(namespaces, shards, self._dispatcher, slices),
-            consumer_verbs,
-            self._inspection,
-            self._exports,
-            NamespacePages(namespaces),
-            NamespaceCreation(self._namespace_calls),
-            GroupCreation(group_calls, self._parts.wall_ms, chance.random_bytes),
+            AccessVerbs(namespaces, self._follower, self.access.refusals, random_bytes, wall_ms),
+            self._dequeues, self._inspection, self._exports, NamespacePages(namespaces), consumer_verbs,
+            Topics(namespaces, shards, self._dispatcher, slices, self._rates),
+            RateVerbs(namespaces, shards, self._rates, slices), HistoryVerb(namespaces, self._event_log),
+            NamespaceCreation(self._namespace_calls), GroupCreation(group_calls, wall_ms, random_bytes),
             without_context=[
                 Leases(namespaces, shards, self._inspection, self._waiting, count_event, undelivered, self._consumers),
                 ShardMaps(namespaces, self._namespace_calls, shards, self._advertised),
                 NamespaceVerbs(namespaces, self._namespace_calls, self._follower.refresh),
                 GroupVerbs(namespaces, group_calls),
-                DedupCalls(namespaces, placement, self._waiting),
-                JobCalls(namespaces, self._jobs),
+                DedupCalls(namespaces, placement, self._waiting), JobCalls(namespaces, self._jobs),
                 ShardCalls(namespaces, shards, self._slots, self._waiting, self._sharing.tiers_of, places),
-                StatusOfHost(self._config.host_name, shards, self._is_draining, self._peer_advertised),
+                StatusOfHost(host_name, shards, self._is_draining, self._peer_advertised),
                 AuditList(namespaces.access_calls.run),
             ],
-        )
+        )  # fmt: skip
         return {**table, **{verb: self._lane.beside(table[verb]) for verb in ("dequeue", "ack", "nack", "extendLease")}}
 
     def _make_routing(self, table: Table) -> Routing:

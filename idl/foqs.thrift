@@ -329,7 +329,43 @@ struct ActiveTopicsRequest {
   /** If true, shards and hosts that do not respond are left out and named in `missing`, instead of failing the call. */
   5: optional bool partial,
   /** Only these shards, all of which the host must serve: UNAVAILABLE says that it does not. From hosts alone. */
-  6: optional list<i32> shard_ids
+  6: optional list<i32> shard_ids,
+  /** If true, each topic has its rates. A topic without activity in the last 15 minutes has none. */
+  7: optional bool with_rates
+}
+
+/**
+ * How fast a topic moves, items of its keys included: averages of all hosts together that forget exponentially, over 1 and
+ * 15 minutes, as the load of Unix. They begin at 0, so that a topic that was still shows two thirds of its rate after a
+ * minute. enqueued counts stored items; delivered counts deliveries; ended counts items that left the topic: acked,
+ * delivered at most once, expired before a delivery, or dead; failed counts attempts that were nacked or whose lease ended.
+ */
+struct TopicRates {
+  1: string topic,
+  /** Items per second over 1 minute. */
+  2: double enqueued_1min,
+  3: double delivered_1min,
+  4: double ended_1min,
+  5: double failed_1min,
+  /** Items per second over 15 minutes. */
+  6: double enqueued_15min,
+  7: double delivered_15min,
+  8: double ended_15min,
+  9: double failed_15min,
+  /**
+   * Counts by time slot of RatesResponse, only with with_series: -1 where no host knows it. A host has the series of its
+   * 5,000 busiest topics, from the time on at which they are among these.
+   */
+  10: optional list<i32> enqueued_series,
+  11: optional list<i32> delivered_series,
+  12: optional list<i32> ended_series,
+  13: optional list<i32> failed_series,
+  /** The ready items in the slot. */
+  14: optional list<i32> ready_series,
+  /** The consumer group whose copies are counted. */
+  15: optional string group,
+  /** The ready items, up to 10 s ago, or longer on a host with many busy topics. */
+  16: i64 ready
 }
 
 struct TopicStats {
@@ -356,7 +392,9 @@ struct TopicStats {
   /** How many ordering keys have items, which are part of all counts above; absent without any. */
   11: optional i64 ordering_keys,
   /** How many fairness keys have items, which are part of all counts above; absent without any. */
-  12: optional i64 fairness_keys
+  12: optional i64 fairness_keys,
+  /** Only with with_rates, and without series. */
+  13: optional TopicRates rates
 }
 
 struct ActiveTopicsResponse {
@@ -1029,6 +1067,99 @@ struct GetJobRequest    { 1: required string namespace_name, 2: required string 
 /** Lists the jobs of a namespace, the newest first. */
 struct ListJobsRequest  { 1: required string namespace_name, 2: i32 limit = 100, 3: string page_token = "" }
 struct ListJobsResponse { 1: list<Job> jobs, 2: string next_page_token }
+
+/** The number by which topics are ordered, the largest first: a rate over 1 minute, or the ready items. */
+enum RateOrder {
+  ENQUEUED = 0,
+  DELIVERED = 1,
+  ENDED = 2,
+  FAILED = 3,
+  READY = 4
+}
+struct GetRatesRequest {
+  1: required string namespace_name,
+  /** Only these topics, up to 1,000. Each has a row, of zeros if it has not moved. */
+  2: optional list<string> topics,
+  /** Only topics whose names begin with this. Not beside `topics`. */
+  3: string topic_prefix = "",
+  4: RateOrder order = RateOrder.ENQUEUED,
+  /**
+   * The maximum number of topics, up to 1,000, where `topics` names none. Each host chooses its own first ones, up
+   * to a hundred more, so that a topic that is among those of no host is left out.
+   */
+  5: i32 limit = 100,
+  /** If true, rows have their series. It needs `topics`, up to 50, or of_namespaces. */
+  6: optional bool with_series,
+  /** If true, the response has one row without a topic: the whole namespace. Neither `topics` nor topic_prefix, then. */
+  7: optional bool of_namespaces,
+  /** If true, shards and hosts that do not respond are left out and named in `missing`, instead of failing the call. */
+  8: optional bool partial,
+  /** Only the host that serves these shards, all of which it must serve. From hosts alone. */
+  9: optional list<i32> shard_ids,
+  /** The consumer group of `topics`; absent for the topics' own. */
+  10: optional string group
+}
+struct RatesResponse {
+  1: list<TopicRates> topics,
+  /** With with_series: the begin of the first slot, in ms since the epoch. All series have slots one behind the other. */
+  2: i64 first_slot_ms,
+  3: i32 slot_ms,
+  /** With partial: whose items are not counted, each in words. */
+  4: optional list<string> missing
+}
+
+struct GetHistoryRequest {
+  1: required string namespace_name,
+  /** Up to 10 topics, each with rows of its own, which have the items of its keys; none: the namespace as a whole. */
+  2: optional list<string> topics,
+  3: required i64 from_ms,
+  /** At most 31 days behind from_ms. */
+  4: required i64 to_ms,
+  /** The length of a row in time, up to 1,440; 0: as short as 500 rows have room for, with all topics together. */
+  5: i32 step_minutes = 0,
+  /** If true, shards and hosts that do not respond are left out and named in `missing`, instead of failing the call. */
+  6: optional bool partial,
+  /** Only the host that serves these shards. From hosts alone. */
+  7: optional list<i32> shard_ids,
+  /** The consumer group of `topics`; absent for the topics' own. */
+  8: optional string group
+}
+/** The events of a step of time, of one topic or of the namespace (topic ""). A step without events has no row. */
+struct HistoryRow {
+  1: string topic,
+  /** The begin of the step. */
+  2: i64 at_ms,
+  3: i64 enqueued,
+  4: i64 acked,
+  /** Failed attempts, after which the item is delivered again. */
+  5: i64 nacked,
+  6: i64 released,
+  7: i64 lease_ended,
+  8: i64 dead,
+  9: i64 expired,
+  10: i64 deleted,
+  11: i64 at_most_once,
+  /** Items that the quota has refused; only of a namespace. */
+  12: i64 rate_limited,
+  /** First deliveries by their wait since the items were ready, by bounds_ms, and one number for longer waits; or empty. */
+  13: list<i64> wait_buckets,
+  14: i64 wait_ms_sum,
+  /** Ended deliveries by their time, likewise. */
+  15: list<i64> processing_buckets,
+  16: i64 processing_ms_sum
+}
+struct HistoryResponse {
+  /** By topic and time. */
+  1: list<HistoryRow> rows,
+  2: i32 step_minutes,
+  /** Rows before this are not complete: a host reads its newest files first, for 3 s or 64 MiB at most. */
+  3: i64 complete_from_ms,
+  /** The upper bounds of the buckets. */
+  4: list<i64> bounds_ms,
+  /** With partial: whose events are not counted, each in words. */
+  5: optional list<string> missing
+}
+
 /** A call that changed something or showed payloads, or that was refused; or several of the same kind. */
 struct AuditRecord {
   /**
@@ -1296,6 +1427,12 @@ service FoqsAdmin {
   Job updateJob(1: UpdateJobRequest request) throws (1: FoqsError error)
   Job getJob(1: GetJobRequest request) throws (1: FoqsError error)
   ListJobsResponse listJobs(1: ListJobsRequest request) throws (1: FoqsError error)
+  RatesResponse getRates(1: GetRatesRequest request) throws (1: FoqsError error)
+  /**
+   * Counts from the event logs of the hosts that serve shards now. INVALID_ARGUMENT says that one has none. The last two
+   * minutes are possibly not written yet.
+   */
+  HistoryResponse getHistory(1: GetHistoryRequest request) throws (1: FoqsError error)
   PlanExportResponse planExport(1: PlanExportRequest request) throws (1: FoqsError error)
   ExportItemsResponse exportItems(1: ExportItemsRequest request) throws (1: FoqsError error)
   ListShardsResponse listShards(1: ListShardsRequest request) throws (1: FoqsError error)

@@ -14,6 +14,7 @@ import click
 from foqs.cli.group_commands import group_option
 from foqs.cli.numbers import WholeNumber
 from foqs.cli.output import Exit, exit_of, leave, leave_for, note, report_failures, time_of
+from foqs.cli.rate_commands import shown_rate
 from foqs.cli.remote import Remote, remote_command
 from foqs.client.consumer_names import consumer_name
 from foqs.client.dequeued import Dequeued
@@ -22,6 +23,7 @@ from foqs.client.sync import Client
 from foqs.model import limits
 from foqs.model.calls import DedupUntil, DeliveryPolicy, TopicStats
 from foqs.model.errors import FoqsError, InvalidArgumentError, TooLargeError
+from foqs.model.topic_rates import TopicRates
 
 _STDIN = "-"
 _LINES_PER_BATCH = 100
@@ -72,9 +74,10 @@ def _item_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.command()
 @click.argument("namespace")
 @click.option("--prefix", default="", help="Only topics with this prefix.")
+@click.option("--rates", is_flag=True, help="Show how fast each topic moves, in items per second over one minute.")
 @click.option("--partial", is_flag=True, help="Exit code 0 also while shards or hosts do not respond.")
 @remote_command
-def topics(remote: Remote, namespace: str, prefix: str, partial: bool) -> None:
+def topics(remote: Remote, namespace: str, prefix: str, rates: bool, partial: bool) -> None:
     """List the topics of NAMESPACE that hold an item.
 
     Shards and hosts that do not respond are named on stderr, and their items are not counted. The exit code is then 6,
@@ -89,17 +92,20 @@ def topics(remote: Remote, namespace: str, prefix: str, partial: bool) -> None:
                 note(f"not counted: {what}")
 
     with remote.client() as client:
-        _show_topics(remote, client.topics(namespace, prefix, on_missing=note_missing))
+        _show_topics(remote, client.topics(namespace, prefix, on_missing=note_missing, with_rates=rates), rates)
     if missing and not partial:
         leave(Exit.PARTIAL)
 
 
-def _show_topics(remote: Remote, stats: Iterable[TopicStats]) -> None:
+def _show_topics(remote: Remote, stats: Iterable[TopicStats], with_rates: bool) -> None:
     if remote.output.as_json:
         remote.output.document(list(stats))
     else:
         remote.output.table(
-            ["READY", "DELAYED", "LEASED", "LIMIT", "DEAD", "KEYS", "URGENT", "OLDEST READY", "TOPIC"],
+            [
+                *["READY", "DELAYED", "LEASED", "LIMIT", "DEAD", "KEYS", "URGENT", "OLDEST READY"],
+                *(["IN/S", "OUT/S", "TOPIC"] if with_rates else ["TOPIC"]),
+            ],
             (
                 (
                     s.ready,
@@ -110,11 +116,17 @@ def _show_topics(remote: Remote, stats: Iterable[TopicStats]) -> None:
                     (s.ordering_keys or 0) + (s.fairness_keys or 0) or None,
                     s.most_urgent_priority if s.ready else None,
                     time_of(s.oldest_ready_at_ms),
+                    *(_rates_of(s) if with_rates else ()),
                     f"{s.topic} (group {s.group})" if s.group else s.topic,
                 )
                 for s in stats
             ),
         )
+
+
+def _rates_of(stats: TopicStats) -> tuple[str, str]:
+    rates = stats.rates or TopicRates(stats.topic)
+    return shown_rate(rates.enqueued_1min), shown_rate(rates.ended_1min)
 
 
 @click.command()

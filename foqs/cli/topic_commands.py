@@ -12,6 +12,7 @@ import click
 from foqs.cli.item_commands import states_of
 from foqs.cli.output import exit_of, leave_for, note
 from foqs.cli.policy_file import set_policies
+from foqs.cli.rate_commands import history, rates
 from foqs.cli.remote import Remote, remote_command
 from foqs.cli.topic_policy import (
     aging,
@@ -62,6 +63,8 @@ topic.add_command(key_buckets)
 topic.add_command(aging)
 topic.add_command(policies)
 topic.add_command(set_policies)
+topic.add_command(rates)
+topic.add_command(history)
 
 
 @dataclass(slots=True)

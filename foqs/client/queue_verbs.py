@@ -29,6 +29,7 @@ from foqs.client.queue_items import (
     receipt_of,
     topic_demands,
 )
+from foqs.client.rate_flows import rates_of
 from foqs.client.retry import Repeat
 from foqs.model import limits
 from foqs.model.calls import EnqueueResult, PositionErrors, TopicPage, TopicStats
@@ -334,20 +335,23 @@ def judged(verb: str, errors: PositionErrors, count: int, is_single: bool, retur
     raise errors[0] if is_single else BatchError(verb, errors, count)
 
 
-def topic_page(terms: Terms, namespace: str, prefix: str, page_token: str, partial: bool) -> Flow[TopicPage]:
+def topic_page(
+    terms: Terms, namespace: str, prefix: str, page_token: str, partial: bool, with_rates: bool = False
+) -> Flow[TopicPage]:
     request = wire.structs.ActiveTopicsRequest(
         namespace_name=namespace,
         prefix=prefix,
         limit=limits.PAGE_ITEMS_MAX,
         page_token=page_token,
         partial=partial or None,
+        with_rates=with_rates or None,
     )
     response = yield from call_flow(terms, Call("getActiveTopics", request, Repeat.READ))
     stats = [
         TopicStats(
             t.topic, t.ready, t.delayed, t.leased, t.dead, t.most_urgent_priority, t.oldest_ready_at_ms, t.group,
-            bool(t.serial), t.in_flight_max, t.ordering_keys,
-            t.fairness_keys,
+            bool(t.serial), t.in_flight_max, t.ordering_keys, t.fairness_keys,
+            None if t.rates is None else rates_of(t.rates),
         )
         for t in response.topics or ()
     ]  # fmt: skip

@@ -57,7 +57,10 @@ FIELDS: Mapping[str, Mapping[str, Checked]] = {
     "Nack": _fields(INSIDE="receipt", CONTENT="delay_ms metadata release dead_letter unseen reason"),
     "ExtendRequest": _fields(NAMESPACE="namespace_name", INSIDE="receipts begun", CONTENT="lease_ms consumer"),
     "ActiveTopicsRequest": _fields(
-        NAMESPACE="namespace_name", INSIDE="prefix page_token", FROM_PEERS="shard_ids", CONTENT="limit partial"
+        NAMESPACE="namespace_name",
+        INSIDE="prefix page_token",
+        FROM_PEERS="shard_ids",
+        CONTENT="limit partial with_rates",
     ),
     "ShardMapRequest": _fields(NAMESPACE="namespace_name"),
     "EndWaitRequest": _fields(CONNECTION="namespace_name seqid"),
@@ -137,6 +140,18 @@ FIELDS: Mapping[str, Mapping[str, Checked]] = {
     ),
     "GetJobRequest": _fields(NAMESPACE="namespace_name", INSIDE="id"),
     "ListJobsRequest": _fields(NAMESPACE="namespace_name", INSIDE="page_token", CONTENT="limit"),
+    "GetRatesRequest": _fields(
+        NAMESPACE="namespace_name",
+        INSIDE="topics topic_prefix group",
+        FROM_PEERS="shard_ids",
+        CONTENT="order limit with_series of_namespaces partial",
+    ),
+    "GetHistoryRequest": _fields(
+        NAMESPACE="namespace_name",
+        INSIDE="topics group",
+        FROM_PEERS="shard_ids",
+        CONTENT="from_ms to_ms step_minutes partial",
+    ),
     "PlanExportRequest": _fields(
         NAMESPACE="namespace_name", FROM_PEERS="shard_ids", CONTENT="splits_per_shard partial"
     ),

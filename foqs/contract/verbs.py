@@ -22,11 +22,13 @@ from foqs.model import calls
 from foqs.model.audit import AuditPage
 from foqs.model.calls import CallContext
 from foqs.model.cluster_calls import ClusterHosts
+from foqs.model.event_history import History
 from foqs.model.groups import TopicGroup
 from foqs.model.holder import ConsumerPage, ReleaseResult
 from foqs.model.jobs import Job, JobPage
 from foqs.model.namespace import Namespace
 from foqs.model.policy import TopicPolicyEntry, TopicPolicyPage
+from foqs.model.topic_rates import RatesPage
 
 Method = Callable[[CallContext, Any], Awaitable[Any]]
 """Does one verb: it takes the request, and returns the result."""
@@ -177,6 +179,8 @@ VERBS: dict[str, VerbRow] = {
     "updateJob": VerbRow(of.UpdateJobRequest, Job, Whole.HERE, Permission.ENQUEUE, needs_also=needed_by_job),
     "getJob": VerbRow(of.GetJobRequest, Job, Whole.HERE, Permission.OBSERVE),
     "listJobs": VerbRow(of.ListJobsRequest, JobPage, Whole.HERE, Permission.OBSERVE, costs="jobs"),
+    "getRates": VerbRow(of.GetRatesRequest, RatesPage, Whole.BY_ALL, Permission.OBSERVE, costs="topics"),
+    "getHistory": VerbRow(of.GetHistoryRequest, History, Whole.BY_ALL, Permission.OBSERVE, costs="rows"),
     "planExport": VerbRow(of.PlanExportRequest, calls.ExportPlan, Whole.BY_ALL, Permission.READ),
     "exportItems": VerbRow(
         of.ExportItemsRequest, calls.ExportPage, OfShard(shard_id="split.shard_id"), Permission.READ, costs="items"

@@ -14,6 +14,7 @@ from foqs.model.groups import TopicGroup
 from foqs.model.namespace import Namespace
 from foqs.model.peer_proof import PeerLink
 from foqs.model.principal import Principal
+from foqs.model.topic_rates import TopicRates
 
 
 class DeliveryPolicy(IntEnum):
@@ -119,7 +120,8 @@ class TopicStats:
     topic that ages, of the first 256 items of each shard), in milliseconds since the epoch; 0 without ready items.
     group: the consumer group whose copies are counted; None for the topic's own items. serial: True if the topic
     delivers one item at a time. in_flight_max: the limit of `leased`; None without a limit. ordering_keys: the number
-    of keys that have items, which are in all counts; None without any.
+    of keys that have items, which are in all counts; None without any. rates: its rates, if they were asked for and it
+    has moved in the last 15 minutes.
     """
 
     topic: str
@@ -134,6 +136,7 @@ class TopicStats:
     in_flight_max: int | None = None
     ordering_keys: int | None = None
     fairness_keys: int | None = None
+    rates: TopicRates | None = None
 
 
 @dataclass(slots=True)

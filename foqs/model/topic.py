@@ -29,6 +29,8 @@ each.
 KEYED_TOPIC_IDLE_MS = 2 * limits.SECOND_MS
 """Time after which an empty keyed topic is forgotten: there can be many, each with an item now and then."""
 
+NO_EVENTS = (0, 0, 0, 0)
+"""The counts of a topic without events, as `take_counts` takes them."""
 NO_SLOT = -1
 """The slot of a topic that is not serial."""
 
@@ -259,33 +261,11 @@ class ShardTopic(ItemCounts):
     """
 
     __slots__ = (
-        "_leases",
-        "base",
-        "base_name",
-        "batch_max",
-        "claim_head",
-        "claiming_count",
-        "fairness_key",
-        "first_enqueued_at",
-        "has_places",
-        "holds_on_dead",
-        "is_serial",
-        "keyed",
-        "name",
-        "namespace",
-        "number",
-        "of_namespace",
-        "ordering_key",
-        "out_count",
-        "permits",
-        "permits_granted",
-        "run",
-        "shard_id",
-        "shown",
-        "slot",
-        "stored",
-        "window",
-    )
+        "_leases", "base", "base_name", "batch_max", "claim_head", "claiming_count", "delivered_count", "ended_count",
+        "enqueued_count", "failed_count", "fairness_key", "first_enqueued_at", "has_places", "holds_on_dead",
+        "is_serial", "keyed", "name", "namespace", "number", "of_namespace", "ordering_key", "out_count", "permits",
+        "permits_granted", "run", "shard_id", "shown", "slot", "stored", "window",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -351,6 +331,20 @@ class ShardTopic(ItemCounts):
         """The permits that the book of the topic has noted for this shard, as far as this host knows: never less than
         the book has.
         """
+        # Written where a batch of its items is enqueued, delivered or ends. A base counts for its keyed topics.
+        self.enqueued_count = self.delivered_count = self.ended_count = self.failed_count = 0
+        """The events since the host's sampler of rates has last taken them; see `take_counts`."""
+
+    def take_counts(self) -> tuple[int, int, int, int] | None:
+        """Return the items enqueued, the deliveries, the ended lives and the failed attempts since the last call.
+
+        They are then counted anew. Returns None if all are 0.
+        """
+        counts = self.enqueued_count, self.delivered_count, self.ended_count, self.failed_count
+        if counts == NO_EVENTS:
+            return None
+        self.enqueued_count = self.delivered_count = self.ended_count = self.failed_count = 0
+        return counts
 
     def follow(self, serial: TopicPolicy | None) -> None:
         """Set the order of its deliveries by the policy of its topic, which is None unless it is serial."""

@@ -30,9 +30,11 @@ from foqs.model.errors import (
     TooLargeError,
     error_for_code,
 )
+from foqs.model.event_history import HistoryRow
 from foqs.model.holder import ConsumerRow
 from foqs.model.namespace import NamespaceSettings
 from foqs.model.reasons import Reason, WhyNone
+from foqs.model.topic_rates import TopicRates
 from foqs.wire.codec import METHODS, Codec, Method, encode_as, structs
 
 SLICE_BYTES_MAX = 256 * limits.KIB
@@ -67,6 +69,8 @@ for _cls, _struct in (
     (ConsumerRow, structs.ConsumerRow),
     (NamespaceSettings, structs.NamespaceSettings),
     (Reason, structs.Reason),
+    (TopicRates, structs.TopicRates),
+    (HistoryRow, structs.HistoryRow),
 ):
     encode_as(_cls, _struct)
 

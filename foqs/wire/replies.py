@@ -19,6 +19,16 @@ _NEEDED: Final[dict[str, tuple[str, ...]]] = {
     "TopicStats": (
         "topic", "ready", "delayed", "leased", "dead", "most_urgent_priority", "oldest_ready_at_ms",
     ),
+    "RatesResponse": ("topics", "first_slot_ms"),
+    "TopicRates": (
+        "topic", "enqueued_1min", "delivered_1min", "ended_1min", "failed_1min", "enqueued_15min", "delivered_15min",
+        "ended_15min", "failed_15min", "ready",
+    ),
+    "HistoryResponse": ("rows", "step_minutes", "complete_from_ms"),
+    "HistoryRow": (
+        "topic", "at_ms", "enqueued", "acked", "nacked", "released", "lease_ended", "dead", "expired", "deleted",
+        "at_most_once", "rate_limited", "wait_buckets", "wait_ms_sum", "processing_buckets", "processing_ms_sum",
+    ),
     "ShardMap": ("version", "shard_by_slot"),
     "StoredItemsResponse": ("items", "next_page_token"),
     "StoredItem": ("id", "topic", "priority", "deliver_after_ms", "payload", "metadata"),
@@ -41,6 +51,9 @@ _NESTED: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     "DequeueResponse": (("items", "Item"),),
     "BatchResponse": (("errors", "ItemError"),),
     "ActiveTopicsResponse": (("topics", "TopicStats"),),
+    "TopicStats": (("rates", "TopicRates"),),
+    "RatesResponse": (("topics", "TopicRates"),),
+    "HistoryResponse": (("rows", "HistoryRow"),),
     "StoredItemsResponse": (("items", "StoredItem"),),
     "ListConsumersResponse": (("consumers", "ConsumerRow"),),
     "DeadLettersResponse": (("errors", "ItemError"),),
@@ -62,7 +75,11 @@ def _missing_in(name: str, value: Any) -> str | None:
             return f"{name}.{field}"
     for field, element in _NESTED.get(name, ()):
         many = getattr(value, field)
-        for one in many.values() if isinstance(many, dict) else many:
+        if isinstance(many, dict):
+            many = many.values()
+        elif not isinstance(many, list | tuple):  # An optional struct.
+            many = () if many is None else (many,)
+        for one in many:
             if (missing := _missing_in(element, one)) is not None:
                 return missing
     return None

@@ -213,6 +213,7 @@ def _works(course: Course, caller: _Caller, server: LocalServer) -> Iterator[tup
     yield times("updateJob", lambda n: s.UpdateJobRequest(_NAMESPACE, f"job-{n}", rows_count=n))
     yield times("getJob", lambda n: s.GetJobRequest(_NAMESPACE, f"job-{n}"))
     yield times("listJobs", lambda n: s.ListJobsRequest(_NAMESPACE, _PAGE))
+    yield times("getRates", lambda n: s.GetRatesRequest(_NAMESPACE, None, "", 4, _PAGE))
     yield times("peekItems", lambda n: s.PeekItemsRequest(_NAMESPACE, _FULL, _PAGE))
     yield "peekItems, large", times("peekItems", lambda n: s.PeekItemsRequest(_NAMESPACE, _LARGE, _PAGE))[1]
     found = caller("peekItems", s.PeekItemsRequest(_NAMESPACE, _FULL, 1)).items

@@ -164,7 +164,7 @@ async def test_an_owner_cannot_raise_its_quota_or_change_its_tier() -> None:
 async def test_a_client_cannot_make_the_calls_of_hosts_whatever_it_holds() -> None:
     async with sign_in_world() as w, w.connect() as client:
         await logged_in(w, client, holder(-1))
-        for verb in ("peekItems", "getActiveTopics", "planExport"):
+        for verb in ("peekItems", "getActiveTopics", "planExport", "getRates", "getHistory"):
             request = request_of(verb, "ns")
             request.shard_ids = [1]
             reply = await client.call(verb, request)

@@ -368,6 +368,9 @@ async def test_pages_out_of_range_are_refused(stage):
     for limit in (0, -1, limits.PAGE_ITEMS_MAX + 1, I32_MAX, I32_MIN):
         cases += [
             ("getActiveTopics", s.ActiveTopicsRequest("jobs", limit=limit), INVALID),
+            ("getRates", s.GetRatesRequest("jobs", limit=limit), INVALID),
+            ("getRates", s.GetRatesRequest("jobs", order=limit or 5), INVALID),
+            ("getHistory", s.GetHistoryRequest("jobs", None, 0, 60_000, limit or I32_MIN), INVALID),
             ("peekItems", s.PeekItemsRequest("jobs", "t", limit), INVALID),
             ("listDeadLetters", s.ListDeadLettersRequest("jobs", "t", limit), INVALID),
             ("redriveDeadLetters", s.RedriveDeadLettersRequest("jobs", "t", limit=limit), INVALID),
@@ -382,6 +385,8 @@ async def test_pages_out_of_range_are_refused(stage):
     for topic in HOSTILE_TOPICS:
         cases += [
             ("peekItems", s.PeekItemsRequest("jobs", topic), INVALID),
+            ("getRates", s.GetRatesRequest("jobs", [topic]), INVALID),
+            ("getHistory", s.GetHistoryRequest("jobs", [topic], 0, 60_000), INVALID),
             ("listDeadLetters", s.ListDeadLettersRequest("jobs", topic), INVALID),
             ("redriveDeadLetters", s.RedriveDeadLettersRequest("jobs", topic), INVALID),
             ("purgeDeadLetters", s.PurgeDeadLettersRequest("jobs", topic, [stage.dead]), INVALID),

@@ -70,6 +70,7 @@ async def names_shards(standby, shards):
         ("getActiveTopics", structs.ActiveTopicsRequest("jobs", shard_ids=shards)),
         ("peekItems", structs.PeekItemsRequest("jobs", "t", shard_ids=shards)),
         ("planExport", structs.PlanExportRequest("jobs", shard_ids=shards)),
+        ("getRates", structs.GetRatesRequest("jobs", shard_ids=shards)),
     ):
         error = (await standby.call(method, request)).error
         assert error.code is ErrorCode.UNAVAILABLE

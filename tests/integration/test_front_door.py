@@ -96,6 +96,7 @@ async def test_every_admin_verb_answers() -> None:
         await _call_the_verbs_on_shards(client)
         await _call_the_verbs_on_policies(client)
         await _call_the_verbs_on_consumers(client)
+        await _call_the_verbs_on_rates(client)
         called = {method for method, _ in w.counts.finished} | {"enqueue"}
         assert {m.name for m in METHODS.values() if m.service == "FoqsAdmin"} <= called
 
@@ -142,6 +143,16 @@ async def _call_the_verbs_on_jobs(client: RawClient) -> None:
     assert absent.error.code == ErrorCode.NOT_FOUND
     listed = await client.call("listJobs", s.ListJobsRequest("ns"))
     assert (listed.response.jobs, listed.response.next_page_token) == ([got.response], "")
+
+
+async def _call_the_verbs_on_rates(client: RawClient) -> None:
+    s = structs
+    rates = (await client.call("getRates", s.GetRatesRequest("ns", ["topic"]))).response
+    assert [(row.topic, row.enqueued_1min, row.enqueued_series) for row in rates.topics] == [("topic", 1.5, None)]
+    assert (rates.slot_ms, rates.missing) == (10_000, [])
+    history = (await client.call("getHistory", s.GetHistoryRequest("ns", None, 60_000, 120_000))).response
+    assert [(row.at_ms, row.enqueued, row.wait_buckets) for row in history.rows] == [(60_000, 7, [])]
+    assert (history.complete_from_ms, history.bounds_ms[0]) == (60_000, 1)
 
 
 async def _call_the_verbs_on_shards(client: RawClient) -> None:

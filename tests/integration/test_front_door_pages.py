@@ -16,7 +16,9 @@ from foqs.model.calls import (
     TopicPage,
     TopicStats,
 )
+from foqs.model.event_history import History, HistoryRow
 from foqs.model.namespace import Namespace, NamespaceSettings
+from foqs.model.topic_rates import RatesPage, TopicRates
 from foqs.transport.fair_scheduler import BYTES_PER_WORK, ELEMENTS_PER_WORK, NO_TENANT
 from foqs.wire.codec import structs
 from tests.support.front_door import world
@@ -29,6 +31,8 @@ PAGES = {
     "peekItems": StoredItemPage([ITEM] * COUNT, ""),
     "listDeadLetters": StoredItemPage([ITEM] * COUNT, ""),
     "exportItems": ExportPage([ITEM] * COUNT, 0),
+    "getRates": RatesPage([TopicRates("t")] * COUNT),
+    "getHistory": History([HistoryRow("t", 0)] * COUNT, 1, 0),
     "listNamespaces": NamespacePage([Namespace(1, "jobs", NamespaceSettings(), 0)] * COUNT, ""),
 }
 CALLS = {
@@ -36,6 +40,8 @@ CALLS = {
     "peekItems": ("peek_items", structs.PeekItemsRequest("ns", "t")),
     "listDeadLetters": ("list_dead_letters", structs.ListDeadLettersRequest("ns", "t")),
     "exportItems": ("export_items", structs.ExportItemsRequest("ns", structs.ExportSplit(1, 0, 1, 0))),
+    "getRates": ("get_rates", structs.GetRatesRequest("ns")),
+    "getHistory": ("get_history", structs.GetHistoryRequest("ns", None, 0, 1)),
     "listNamespaces": ("list_namespaces", structs.ListNamespacesRequest()),
 }
 

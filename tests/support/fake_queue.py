@@ -44,6 +44,7 @@ from foqs.model.errors import (
     UnavailableError,
     UnknownNamespaceError,
 )
+from foqs.model.event_history import History, HistoryRow
 from foqs.model.groups import TopicGroup
 from foqs.model.holder import ConsumerPage, ConsumerRow, ReleaseResult
 from foqs.model.limits import PAYLOAD_BYTES_DEFAULT
@@ -52,6 +53,7 @@ from foqs.model.policy import TopicPolicyEntry, TopicPolicyPage
 from foqs.model.policy_book import NamedChange, PolicyBook, PolicyCounts
 from foqs.model.reasons import Reason, WhyNone
 from foqs.model.slots import SLOTS_COUNT
+from foqs.model.topic_rates import RatesPage, TopicRates
 from tests.support.fake_access_calls import FakeAccessCalls
 from tests.support.fake_job_calls import FakeJobCalls
 from tests.support.fake_shard_calls import FakeShardCalls
@@ -203,6 +205,14 @@ class FakeQueue(FakeJobCalls, FakeShardCalls, FakeAccessCalls):
         ]
         limit = max(request.limit, 1)
         return TopicPage(topics[:limit], topics[limit - 1].topic if len(topics) > limit else "", self.missing)
+
+    async def get_rates(self, context: CallContext, request: of.GetRatesRequest) -> RatesPage:
+        self._check(request.namespace_name)
+        return RatesPage([TopicRates(topic, 1.5) for topic in request.topics or ()], NOW_MS)
+
+    async def get_history(self, context: CallContext, request: of.GetHistoryRequest) -> History:
+        self._check(request.namespace_name)
+        return History([HistoryRow("", request.from_ms, enqueued=7)], 1, request.from_ms)
 
     # --- operators ---
 

@@ -165,7 +165,7 @@ def test_each_verb_needs_the_bits_that_the_decision_gives_it() -> None:
         "ENQUEUE": "enqueue createJob updateJob",
         "CONSUME": "dequeue ack nack extendLease",
         "OBSERVE": "getActiveTopics getShardMap getNamespace listNamespaces getTopicPolicy listTopicPolicies getJob"
-        " listJobs listGroups listConsumers",
+        " listJobs listGroups listConsumers getRates getHistory",
         "READ": "peekItems getItem listDeadLetters planExport exportItems",
         "ALTER": "deleteItems forgetDedupIds redriveDeadLetters purgeDeadLetters setTopicPolicy setTopicPolicies"
         " releaseLeases",

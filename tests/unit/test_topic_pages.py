@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from foqs.contract.requests import ActiveTopicsRequest
+from foqs.host.metrics.rates import Rates
 from foqs.host.shards.shards import Shards as HostShards
 from foqs.host.verbs import topics as host_topics
 from foqs.host.verbs.page_reads import Slices
@@ -30,7 +31,8 @@ class CountingTopics(Topics):
 
     def __init__(self, shards: Shards) -> None:
         namespaces, slices = cast(Any, NamespacesOf(JOBS)), Slices(asyncio.get_running_loop())
-        super().__init__(namespaces, cast(HostShards, shards), shards.dispatcher, slices)
+        rates = Rates(cast(HostShards, shards), lambda: 0.0, lambda: 0, lambda: 0.0)
+        super().__init__(namespaces, cast(HostShards, shards), shards.dispatcher, slices, rates)
         self.slices: list[int] = []
 
     def _find(self, *args: Any) -> str | None:

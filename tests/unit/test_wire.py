@@ -10,9 +10,11 @@ import pytest
 
 from foqs.model import calls, limits
 from foqs.model.errors import ERROR_BY_CODE, ErrorCode, FoqsError, InternalError, TooLargeError, error_for_code
+from foqs.model.event_history import History, HistoryRow
 from foqs.model.limits import FRAME_BYTES_MAX, MIB
 from foqs.model.namespace import NamespaceSettings
 from foqs.model.principal import EVERYBODY
+from foqs.model.topic_rates import RatesPage, TopicRates
 from foqs.transport.verb_table import Answered, Verbs, dequeue_response
 from foqs.wire.codec import (
     LENGTH_BYTES,
@@ -37,7 +39,7 @@ def message_of(frame: bytes) -> bytes:
 
 def test_all_services_are_known_with_what_they_require() -> None:
     assert {m.service for m in METHODS.values()} == {"Foqs", "FoqsAccess", "FoqsAdmin", "FoqsPeer"}
-    assert len(METHODS) == 65
+    assert len(METHODS) == 67
     assert ENQUEUE.required == ("namespace_name", "items")
     assert METHODS["listNamespaces"].required == ()
 
@@ -163,6 +165,10 @@ def _encoded_dequeue(delivery: object) -> bytes:
     [
         (calls.Delivery, structs.Item, set()),
         (calls.TopicStats, structs.TopicStats, set()),
+        (TopicRates, structs.TopicRates, set()),
+        (RatesPage, structs.RatesResponse, set()),
+        (HistoryRow, structs.HistoryRow, set()),
+        (History, structs.HistoryResponse, set()),
         (calls.StoredItem, structs.StoredItem, set()),
         (calls.StoredItemPage, structs.StoredItemsResponse, set()),
         (calls.TopicPage, structs.ActiveTopicsResponse, set()),

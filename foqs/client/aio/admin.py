@@ -10,6 +10,7 @@ from foqs.client.aio.admin_consumers import AsyncConsumerVerbs
 from foqs.client.aio.admin_groups import AsyncGroupVerbs
 from foqs.client.aio.admin_items import AsyncItemVerbs
 from foqs.client.aio.admin_namespaces import AsyncNamespaceVerbs
+from foqs.client.aio.admin_rates import AsyncRateVerbs
 from foqs.client.durations import time_ms
 from foqs.model.audit import AuditFilter, AuditPage
 from foqs.model.calls import (
@@ -22,7 +23,9 @@ from foqs.model.cluster_calls import ClusterHost
 from foqs.model.jobs import Job, JobPage, JobState
 
 
-class AsyncAdminClient(AsyncNamespaceVerbs, AsyncGroupVerbs, AsyncItemVerbs, AsyncConsumerVerbs, AsyncAccessVerbs):
+class AsyncAdminClient(
+    AsyncNamespaceVerbs, AsyncGroupVerbs, AsyncItemVerbs, AsyncConsumerVerbs, AsyncRateVerbs, AsyncAccessVerbs
+):
     """A client of service FoqsAdmin for one event loop, used by operators and by tests to set up namespaces.
 
     Its arguments, errors, deadlines and return_errors are those of `AsyncClient`.

@@ -402,6 +402,7 @@ class AsyncClient(AsyncBaseClient):
         prefix: str = "",
         *,
         on_missing: Callable[[Sequence[str]], None] | None = None,
+        with_rates: bool = False,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> AsyncIterator[TopicStats]:
@@ -409,11 +410,12 @@ class AsyncClient(AsyncBaseClient):
 
         on_missing: called with descriptions of shards and hosts that do not respond and whose items are not counted.
         Without it an incomplete page raises UnavailableError. A deadline applies to each page.
+        with_rates (False): True for the `rates` of each topic.
         """
         token, partial = "", on_missing is not None
         while True:
             terms = self._within(deadline_ms, deadline)
-            page = await self._run(queue_verbs.topic_page(terms, namespace, prefix, token, partial))
+            page = await self._run(queue_verbs.topic_page(terms, namespace, prefix, token, partial, with_rates))
             if page.missing and on_missing is not None:
                 on_missing(page.missing)
             for stats in page.topics:

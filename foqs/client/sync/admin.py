@@ -12,6 +12,7 @@ from foqs.client.sync.admin_consumers import ConsumerVerbs
 from foqs.client.sync.admin_groups import GroupVerbs
 from foqs.client.sync.admin_items import ItemVerbs
 from foqs.client.sync.admin_namespaces import NamespaceVerbs
+from foqs.client.sync.admin_rates import RateVerbs
 from foqs.model.audit import AuditFilter, AuditPage
 from foqs.model.calls import (
     ClusterShard,
@@ -23,7 +24,7 @@ from foqs.model.cluster_calls import ClusterHost
 from foqs.model.jobs import Job, JobPage, JobState
 
 
-class AdminClient(NamespaceVerbs, GroupVerbs, ItemVerbs, ConsumerVerbs, AccessVerbs):
+class AdminClient(NamespaceVerbs, GroupVerbs, ItemVerbs, ConsumerVerbs, RateVerbs, AccessVerbs):
     """A blocking client of service FoqsAdmin, used by operators and by tests to set up namespaces.
 
     Its arguments, errors, deadlines and return_errors are those of `Client`.

@@ -17,7 +17,9 @@ from foqs.host.verbs.page_reads import PageBudget
 from foqs.model import limits
 from foqs.model.calls import CallContext, ExportPlan, ShardMap, StoredItemPage, TopicPage
 from foqs.model.errors import FoqsError, UnavailableError
+from foqs.model.event_history import History, merged_history
 from foqs.model.holder import ConsumerPage, ReleaseResult, without_hosts
+from foqs.model.topic_rates import RatesPage, merged_rates
 
 ALSO_OF_STANDBYS = frozenset(["listConsumers"])
 """The verbs that hosts without shards do, too: consumers can wait there."""
@@ -38,6 +40,8 @@ class MergedCalls:
             StoredItemPage: lambda found, request: merged_items(found, request.limit),
             ExportPlan: lambda found, _: merged_plans(found),
             ConsumerPage: lambda found, request: merged_consumer_pages(found, request.limit),
+            RatesPage: lambda found, request: merged_rates(found, request.order, request.limit, request.topics or ()),
+            History: lambda found, _: merged_history(found),
             ShardMap: lambda found, _: merged_maps(found, owners.owners.values()),
         }
 

@@ -23,6 +23,7 @@ from foqs.model.calls import (
 from foqs.model.holder import ConsumerPage
 from foqs.model.serial import SERIAL_DUE_AT
 from foqs.model.topic_name import hidden, sequence_named
+from foqs.model.topic_rates import summed
 
 
 def merged_topics(pages: Sequence[TopicPage], limit: int) -> TopicPage:
@@ -55,6 +56,7 @@ def _summed(parts: Sequence[TopicStats]) -> TopicStats:
         parts[0].in_flight_max,
         sum([part.ordering_keys or 0 for part in parts]) or None,
         sum([part.fairness_keys or 0 for part in parts]) or None,
+        summed(part.rates for part in parts),
     )
 
 

@@ -248,6 +248,7 @@ class Deliveries:
             parts = by_topic(items)
         for topic, some in parts.items():
             self._lease(topic, some, call, clocks[topic.shard_id])
+            (topic.base or topic).delivered_count += len(some)
             if queue.is_serial:
                 topic.run = some  # Those that the call did not take wait until it has ended.
         if queue.is_throttled:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ import structlog
 
 from foqs.background.service import Service
 from foqs.host.event_log.files import LogLock, Moment, probe
+from foqs.host.event_log.history import SLICE_MS_MAX, HistoryQuery, HistoryReads
 from foqs.host.event_log.lines import Line
 from foqs.host.event_log.lives import Lives
 from foqs.host.event_log.recovery import leftovers, recover
@@ -23,11 +25,14 @@ from foqs.host.event_log.retention import retain
 from foqs.host.event_log.rollups import RollUps
 from foqs.host.event_log.sequence import FileSequence
 from foqs.model import limits
+from foqs.model.event_history import History
 from foqs.model.event_log import LIVES, ROLLUPS
 from foqs.shard.state.events import Ends, Enqueued, Events
 
 PASS_MS = 100
 """The pause between two passes of the thread."""
+READING_PAUSE_MS = SLICE_MS_MAX
+"""The pause while it reads history, so that the event loop has its turn."""
 RETRY_MS = 10 * limits.SECOND_MS
 """The pause of writes after an error of the disk."""
 RETAIN_MS = limits.MINUTE_MS
@@ -118,6 +123,7 @@ class EventLog(Service):
         self.lives_files = FileSequence(options.directory / LIVES, unique, file_bytes_max, self._retain)
         self.rollups_files = FileSequence(options.directory / ROLLUPS, unique, file_bytes_max, self._retain)
         self._sequences = {LIVES: self.lives_files, ROLLUPS: self.rollups_files}
+        self._reads = HistoryReads(options.directory / ROLLUPS, steady_s)
         self._retry_s = 0.0
         self._cleared_s = -RETAIN_MS / 1000  # A steady clock can begin at 0.
         self._rate_limited: dict[int | None, int] = {}
@@ -140,6 +146,12 @@ class EventLog(Service):
         self._entered_count += count
         self._entries.append(_Entry(count, ends, enqueued))
 
+    def ask_history(self, query: HistoryQuery) -> Future[History]:
+        """Return the answer to come, which the thread reads. Raises OverloadedError. On the event loop."""
+        answer = self._reads.ask(query)
+        self._wake.set()
+        return answer
+
     async def _start(self) -> None:
         self._thread.start()
 
@@ -159,18 +171,21 @@ class EventLog(Service):
     # ---- on the thread ----
 
     def _run(self) -> None:
+        is_reading = False
         while True:
-            self._wake.wait(PASS_MS / 1000)
+            self._wake.wait((READING_PAUSE_MS if is_reading else PASS_MS) / 1000)
             self._wake.clear()
             stopping, flushed = self._stopping, self._flushed
             try:
                 self._pass(close=stopping or flushed is not None)
+                is_reading = self._reads.work()
             except Exception:  # A defect must not end the log.
                 _log.error("host_defect", work=self.name, exc_info=True)
             if flushed is not None:
                 self._flushed = None
                 flushed.set()
             if stopping:
+                self._reads.close()
                 self._log_unwritten()
                 self._lock.release()
                 return

@@ -11,6 +11,7 @@ from itertools import groupby, islice
 from foqs.contract.requests import ActiveTopicsRequest
 from foqs.host import arguments
 from foqs.host.dispatch.dispatcher import Dispatcher
+from foqs.host.metrics.rates import Rates
 from foqs.host.registry.namespaces import Namespaces
 from foqs.host.shards.shards import Shards
 from foqs.host.verbs.head_priorities import Head, is_place, read_priorities
@@ -34,11 +35,14 @@ class Topics:
     A page starts where the last one ended. It is built in slices, so that no page holds the event loop.
     """
 
-    def __init__(self, namespaces: Namespaces, shards: Shards, dispatcher: Dispatcher, slices: Slices) -> None:
+    def __init__(
+        self, namespaces: Namespaces, shards: Shards, dispatcher: Dispatcher, slices: Slices, rates: Rates
+    ) -> None:
         self._namespaces = namespaces
         self._shards = shards
         self._dispatcher = dispatcher
         self._slices = slices
+        self._rates = rates
 
     async def get_active_topics(self, context: CallContext, request: ActiveTopicsRequest) -> TopicPage:
         """Return up to `limit` topics of the shards that this host owns, by name, after `page_token`.
@@ -69,6 +73,9 @@ class Topics:
                 found[at].most_urgent_priority = priority
         if context.shards is not None and not partial:
             self._shards.asked(context.shards)  # A shard that has left meanwhile is not counted in full.
+        if request.with_rates:
+            for stats in found:
+                stats.rates = self._rates.of_topic(namespace.number, hidden(stats.topic, stats.group))
         token = hidden(found[limit - 1].topic, found[limit - 1].group) if len(found) > limit else ""
         return TopicPage(found[:limit], token, [self._shards.not_served(at).message for at in lost])
 

@@ -254,11 +254,13 @@ class Inserting(Operation):
                 if topic.is_serial and topic.empty:
                     topic.first_enqueued_at = items[0].enqueued_at
                 index.make_ready(topic, [item for item in items if item.phase is Phase.INSERTING], Phase.INSERTING)
+                (topic.base or topic).enqueued_count += len(items)
                 events.topics_changed[topic] = None
             if index.settings.has_event_log:
                 events.enqueued += batch.enqueued(now.server_ms)
             for item in batch.delayed:
                 rows_came(item.topic, TIMER_LANE, 1)
+                (item.topic.base or item.topic).enqueued_count += 1
                 self._timers.add(item.key, item.topic, order.urgency_of(item.sort_key), item.due_at)
             index.expires_first_ms = min(index.expires_first_ms, batch.expires_first_ms)
             events.done(batch.completion)

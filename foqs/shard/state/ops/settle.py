@@ -46,6 +46,16 @@ class Settlement:
         self.outcome = outcome
         """The outcome of all items if `rewrites` is None; otherwise each rewrite determines it."""
 
+    def count(self) -> None:
+        """Count the lives that have ended, and the failed attempts, of each topic."""
+        for topic, some in self.topics.items():
+            (topic.base or topic).ended_count += len(some)
+        for item, rewrite in zip(self.items, self.rewrites or (), strict=False):
+            if rewrite is not None:
+                topic = item.topic.base or item.topic
+                topic.ended_count -= rewrite.lane >= 0
+                topic.failed_count += rewrite.failed_attempts > item.failed_attempts
+
     def ends(self, at_ms: int) -> list[Ends]:
         """Return the outcomes at that time, without deliveries that no consumer has seen."""
         if self.rewrites is None:
@@ -343,6 +353,7 @@ class Settling(Operation):
         was_crowded = len(leases) >= OPEN_LEASES_OF_TOPIC_RATIO * (limits.OPEN_LEASES_MAX - len(leases))
         for settlement in self._settlements:
             self._journal.leave(settlement.items)
+            settlement.count()
             for item in settlement.items:
                 del leases[item.key]
             for topic, some in settlement.topics.items():
