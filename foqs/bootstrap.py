@@ -152,7 +152,7 @@ class Host(Service):
             self._consumers,
         )  # fmt: skip
         self._rates = Rates(self._shards, self._loop.time, parts.wall_ms, parts.monotonic_s)
-        self._routing = self._make_routing(self._make_verbs(slices))
+        self._routing = self._make_routing(self._make_verbs(slices), slices)
         self._server = make_server(
             config, parts, self._routing, self.access, self._namespaces, self.metrics.transport, self.certificates,
             self._audit.sign_in_refused, lambda: self.owners.has_older_hosts,
@@ -466,7 +466,7 @@ class Host(Service):
         )  # fmt: skip
         return {**table, **{verb: self._lane.beside(table[verb]) for verb in ("dequeue", "ack", "nack", "extendLease")}}
 
-    def _make_routing(self, table: Table) -> Routing:
+    def _make_routing(self, table: Table, slices: Slices) -> Routing:
         """Extend the verbs of one host to all shards of the cluster."""
         chance, now_s = self._parts.chance, self._loop.time
 
@@ -483,5 +483,5 @@ class Host(Service):
         reasons = KnownReasons(self._namespaces, self._dispatcher, now_s, self._parts.wall_ms)
         return Routing(
             self.id, cluster, table, local, reasons, self.owners, peers, self._secrets, self._audit, chance, now_s,
-            self._config.needs_peer_certificates,
+            slices, self._config.needs_peer_certificates,
         )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import NamedTuple
@@ -15,6 +15,9 @@ SLOT_MS = 10_000
 """The length of a slot of a series, in milliseconds. The first slot began in 1970."""
 SLOTS_COUNT = 90
 """The slots of a series: 15 minutes."""
+STEP_ROWS = 250
+"""Rows that one step of a merge adds up, which takes less than a millisecond."""
+STEP_ROWS_WITH_SERIES = 10
 UNKNOWN = -1
 """The number of a slot that a series does not know."""
 SERIES_TOPICS_MAX = 50
@@ -61,6 +64,8 @@ class TopicRates:
 
 RATE_NAMES = tuple(one.name for one in fields(TopicRates) if one.name.endswith("min"))
 """The names of the averages, in the order of the table of rates."""
+ORDERED_BY = ("enqueued_1min", "delivered_1min", "ended_1min", "failed_1min", "ready")
+"""The number by which rows are ordered, by RateOrder."""
 SERIES_NAMES = tuple(one.name for one in fields(TopicRates) if one.name.endswith("_series"))
 
 
@@ -78,42 +83,57 @@ class RatesPage:
     missing: list[str] = field(default_factory=list)
 
 
-def in_order(rows: Iterable[TopicRates], order: int) -> list[TopicRates]:
-    """Return rows in an order of RateOrder; equal ones by name."""
-    names = ("enqueued_1min", "delivered_1min", "ended_1min", "failed_1min", "ready")
-    by = names[order]
-    return sorted(rows, key=lambda row: (-getattr(row, by), _name(row)))
+class RatesMerge:
+    """The sums of the pages of several hosts, which are RatesPages or structs of the wire, in steps that are short.
 
-
-def merged_rates(pages: Sequence[RatesPage], order: int, limit: int, named: Sequence[str]) -> RatesPage:
-    """Return the sums of the pages of several hosts, which are RatesPages or structs of the wire.
-
-    `named`: the topics that were asked for, in the order of the rows.
     Series have the slots that all pages with series have at their end, from the first slot of any page on: a host that
     is behind ends them for all, because the sum of the others would look like a fall.
     """
-    spans = _plausible([_Span(page.first_slot_ms, count) for page in pages if (count := _slots_count(page))])
-    first_ms = min((span.first_ms for span in spans), default=0)
-    end_ms = min((span.end_ms for span in spans), default=0)
-    rows: dict[str, TopicRates] = {}
-    for page in pages:
-        is_in_time = _Span(page.first_slot_ms, _slots_count(page)) in spans
-        for row in page.topics:
-            if spans:
-                _shift(row, page.first_slot_ms if is_in_time else end_ms, first_ms, end_ms)
-            known = rows.get(_name(row))
-            if known is None:
-                rows[_name(row)] = row
-            else:
+
+    def __init__(self, pages: Sequence[RatesPage], order: int, limit: int, named: Sequence[str]) -> None:
+        """`order` is of RateOrder. `named`: the topics that were asked for, in the order of the rows."""
+        self._pages = pages
+        self._by, self._limit = ORDERED_BY[order], limit
+        self._named = named
+        self._span_of = [_Span(page.first_slot_ms, _slots_count(page)) for page in pages]
+        self._spans = _plausible([span for span in self._span_of if span.slots_count])
+        self._first_ms = min((span.first_ms for span in self._spans), default=0)
+        self._end_ms = min((span.end_ms for span in self._spans), default=0)
+        self._rows: dict[str, TopicRates] = {}
+        self._found: list[TopicRates] = []
+
+    def page(self) -> RatesPage:
+        """Return the merged page once all steps are done."""
+        missing = sorted({part for page in self._pages for part in page.missing or ()})
+        return RatesPage(self._found, self._first_ms, missing=missing)
+
+    def steps(self) -> Iterator[None]:
+        """Add up some rows in each step, and then put them in order, equal ones by name."""
+        for page, span in zip(self._pages, self._span_of, strict=True):
+            count = STEP_ROWS_WITH_SERIES if span.slots_count else STEP_ROWS
+            for start in range(0, len(page.topics), count):
+                self._add_rows(page.topics[start : start + count], span)
+                yield
+        rows = list(self._rows.values())
+        if self._named:
+            places = {topic: place for place, topic in enumerate(self._named)}
+            self._found = sorted(rows, key=lambda row: places.get(row.topic, len(places)))
+            return
+        first: list[tuple[float, str, TopicRates]] = []
+        for start in range(0, len(rows), STEP_ROWS):
+            some = [(-getattr(row, self._by), _name(row), row) for row in rows[start : start + STEP_ROWS]]
+            first = sorted(first + some)[: self._limit]  # The names differ, so that no rows are compared.
+            yield
+        self._found = [row for _, _, row in first]
+
+    def _add_rows(self, rows: Iterable[TopicRates], span: _Span) -> None:
+        from_ms = span.first_ms if span in self._spans else self._end_ms
+        for row in rows:
+            if self._spans:
+                _shift(row, from_ms, self._first_ms, self._end_ms)
+            known = self._rows.setdefault(_name(row), row)
+            if known is not row:
                 _add(known, row)
-    found = list(rows.values())
-    if named:
-        places = {topic: place for place, topic in enumerate(named)}
-        found.sort(key=lambda row: places.get(row.topic, len(places)))
-    else:
-        found = in_order(found, order)[:limit]
-    missing = sorted({part for page in pages for part in page.missing or ()})
-    return RatesPage(found, first_ms, missing=missing)
 
 
 def summed(rows: Iterable[TopicRates | None]) -> TopicRates | None:

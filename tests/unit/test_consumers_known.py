@@ -247,7 +247,7 @@ async def test_hosts_that_have_ended_leases_count_though_another_one_fails() -> 
     async def release(context: Any, request: Any) -> ReleaseResult:
         return ReleaseResult(3, 0)
 
-    calls = MergedCalls({"releaseLeases": release}, cast(Any, Mock(by_all=by_all)), cast(Any, Mock(is_alone=False)))
+    calls = MergedCalls({"releaseLeases": release}, Mock(by_all=by_all), Mock(is_alone=False), Mock())
     with pytest.raises(UnavailableError, match=r"3 leases were ended.*host b is away") as failed:
         await calls.call("releaseLeases", CALLER, ReleaseLeasesRequest("jobs", "w"))
     assert failed.value.nothing_done is False
@@ -277,7 +277,7 @@ async def test_the_names_of_hosts_are_for_callers_that_can_watch_the_cluster(mak
     async def by_all(*_: Any, **__: Any) -> list[ConsumerPage]:
         return [ConsumerPage([make("worker", "10.0.0.1", "t", 0, 1, 1, 1, ["host-a"])], "")]
 
-    calls = MergedCalls({"listConsumers": Mock()}, Mock(by_all=by_all), Mock())
+    calls = MergedCalls({"listConsumers": Mock()}, Mock(by_all=by_all), Mock(), Mock())
     hosts = []
     for bits in (0, int(Permission.WATCH)):
         context = CallContext("10.0.0.2", principal=Principal("ann", bits, names={"jobs": int(Permission.OBSERVE)}))

@@ -16,11 +16,12 @@ import pytest
 from foqs.host.event_log import history as reading
 from foqs.host.event_log.history import HistoryQuery, HistoryRead, HistoryReads
 from foqs.model.errors import OverloadedError, UnavailableError
-from foqs.model.event_history import History, HistoryRow, merged_history, quantile_ms
+from foqs.model.event_history import History, HistoryRow, quantile_ms
 from foqs.model.event_log import BOUNDS_MS, ROLLUPS
 from foqs.model.item import Outcome
 from foqs.model.topic_name import hidden
 from tests.support.event_log import MadeLog, bucket_of
+from tests.support.in_steps import merged_history
 
 BASE_MS = 1_764_000_000_000 - 1_764_000_000_000 % 3_600_000
 HOUR_MS, MINUTE_MS = 3_600_000, 60_000

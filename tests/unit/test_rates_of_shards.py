@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import tracemalloc
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from foqs.contract.requests import GetRatesRequest
 from foqs.host.metrics import rates as host_rates
 from foqs.host.metrics.rates import Rates
+from foqs.host.verbs.page_reads import Slices
+from foqs.host.verbs.rate_verbs import RateVerbs
+from foqs.model.calls import CallContext
+from foqs.model.principal import EVERYBODY
 from foqs.model.topic_name import ordered
-from foqs.model.topic_rates import SERIES_NAMES, UNKNOWN, RateOrder, RatesPage, TopicRates, merged_rates, summed
+from foqs.model.topic_rates import SERIES_NAMES, UNKNOWN, RateOrder, RatesPage, TopicRates, summed
+from tests.support.in_steps import merged_rates
 from tests.support.shards import NAMESPACE, Shards
 
 ROUND_MS = host_rates.ROUND_MS
@@ -206,3 +215,58 @@ def test_series_of_a_host_whose_clock_is_far_off_are_left_out_and_cost_nothing(f
     assert peak_bytes < 1_000_000
     (row,) = merged.topics
     assert (row.enqueued_1min, row.enqueued_series, merged.first_slot_ms) == (3.0, [14, 14, 14], now_ms)
+
+
+class CountedRates(Rates):
+    """Counts the topics that are read."""
+
+    read_count = 0
+
+    def of_topic(self, namespace: int, name: str) -> TopicRates | None:
+        self.read_count += 1
+        return super().of_topic(namespace, name)
+
+
+class WatchedSlices(Slices):
+    """Keeps the most that one slice, and anything beside slices, has added to a count."""
+
+    def __init__(self, count: Callable[[], int]) -> None:
+        super().__init__(asyncio.get_running_loop())
+        self._count = count
+        self.most = self.last = 0
+
+    async def run(self, work: Callable[[], Any]) -> Any:
+        self.note()
+        try:
+            return await super().run(work)
+        finally:
+            self.note()
+
+    def note(self) -> None:
+        self.most, self.last = max(self.most, self._count() - self.last), self._count()
+
+
+async def test_no_turn_of_the_loop_reads_the_rates_or_the_series_of_many_topics() -> None:
+    shards, series_count = Shards(1), 0
+    rates = CountedRates(cast(Any, shards), lambda: 0.0, lambda: 0, lambda: 0.0)
+    found = rates.topics.series
+
+    def series(*args: Any) -> Any:
+        nonlocal series_count
+        series_count += 1
+        return found(*args)
+
+    rates.topics.series = series  # type: ignore[method-assign]
+    topics = [f"t{number}" for number in range(1_000)]
+    namespaces = cast(Any, SimpleNamespace(serving=lambda name: SimpleNamespace(number=NAMESPACE)))
+    for request, count, most in (
+        (GetRatesRequest("ns", topics), lambda: rates.read_count, 100),
+        (GetRatesRequest("ns", topics[:50], with_series=True), lambda: series_count, 10),
+    ):
+        slices = WatchedSlices(count)
+        verbs = RateVerbs(namespaces, cast(Any, shards), rates, slices)
+        page = await verbs.get_rates(CallContext("", principal=EVERYBODY, shards=frozenset({0})), request)
+        slices.note()
+        assert [row.topic for row in page.topics] == request.topics
+        assert count() >= len(page.topics)
+        assert slices.most <= most

@@ -107,7 +107,7 @@ async def test_where_no_host_is_known_to_have_a_shard_any_more_the_map_is_that_o
     routes = Routes("me#1", owners, cast(Any, None), cast(Any, local))
     owners.claim("w1#1", "w1:1", [OpenedShard(3, 1)])
     assert not owners.is_alone
-    merged = MergedCalls({"getShardMap": get_shard_map}, routes, owners)
+    merged = MergedCalls({"getShardMap": get_shard_map}, routes, owners, cast(Any, None))
     now_s[0] += 10 * CLAIM_MS / 1000
     assert await merged.call("getShardMap", CallContext("127.0.0.1", principal=EVERYBODY), ShardMapRequest()) is mine
 

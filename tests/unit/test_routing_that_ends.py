@@ -16,7 +16,7 @@ def routing_of(peers: Any, local: Any) -> Routing:
     chance = Chance(lambda below: 0, bytes)
     table: Any = {verb: AsyncMock() for verb in VERBS}
     owners = OwnerMap(lambda: 0.0, "a", lambda addresses, leaving: None)
-    return Routing("a", "c", table, local, Mock(), owners, peers, lambda: None, Mock(), chance, lambda: 0.0)
+    return Routing("a", "c", table, local, Mock(), owners, peers, lambda: None, Mock(), chance, lambda: 0.0, Mock())
 
 
 async def test_hosts_that_are_reported_after_the_end_change_nothing() -> None:

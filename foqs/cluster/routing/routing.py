@@ -28,6 +28,7 @@ from foqs.cluster.routing.routes import LocalServing, Routes
 from foqs.cluster.routing.routing_gauges import RoutingSources
 from foqs.cluster.routing.why_empty import LocalReasons, WhyEmpty
 from foqs.contract.verbs import VERBS, Table, Whole
+from foqs.host.verbs.page_reads import Slices
 from foqs.model import limits
 from foqs.model.cluster import OpenedShard
 from foqs.model.stocks import Topic
@@ -80,6 +81,7 @@ class Routing(Service):
         audit: AuditedCalls,
         chance: Chance,
         now_s: Callable[[], float],
+        slices: Slices,
         needs_certificate: bool = False,
     ) -> None:
         """`table` has the verbs of this host alone, `reasons` returns its reasons for topics without deliveries.
@@ -88,7 +90,8 @@ class Routing(Service):
 
         `secrets` are those of the cluster. With `needs_certificate` hosts that call have to show certificates.
 
-        `me` is the id of this host, `cluster` the name of its cluster. `now_s` is the time of the event loop.
+        `me` is the id of this host, `cluster` the name of its cluster. `now_s` is the time of the event loop, and
+        `slices` runs long work on it.
         """
         super().__init__("routing")
         self._me = me
@@ -117,7 +120,7 @@ class Routing(Service):
         self._rounds = HostRounds(me, owners, guarded, table["getHostStatus"], now_s)
         table = {**table, **self.door.table, **_surveyed(table, self._rounds)}
         enqueue = self._depths.around(table["enqueue"])
-        merged = MergedCalls(table, routes, owners)
+        merged = MergedCalls(table, routes, owners, slices)
         divided = DividedCalls(table, routes, partial(merged.call, "listDeadLetters"))
         nack = partial(divided.by_shard, "nack")
         number_of, serves_any = local.number_of, local.serves_any

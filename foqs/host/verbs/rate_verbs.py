@@ -7,6 +7,7 @@ from functools import partial
 
 from foqs.contract.requests import GetRatesRequest
 from foqs.host import arguments
+from foqs.host.metrics.rate_table import RateTable
 from foqs.host.metrics.rates import Rates, add_series
 from foqs.host.registry.namespaces import Namespaces
 from foqs.host.shards.shards import Shards
@@ -19,6 +20,8 @@ from foqs.model.topic_rates import SERIES_TOPICS_MAX, SLOT_MS, RateOrder, RatesP
 
 SLICE_TOPICS_MAX = 500
 """Topics whose rates are compared in one turn of the event loop, which takes about a millisecond."""
+SLICE_SERIES_MAX = 10
+"""Topics whose series are read in one turn."""
 MORE_TOPICS_MAX = 100
 """A host gives as many topics again as are wanted, up to this, because others have parts of the same topics."""
 
@@ -54,18 +57,17 @@ class RateVerbs:
         if request.of_namespaces:
             rows = [self._rates.of_namespace(number)]
         elif topics:
-            names = [hidden(topic, request.group) for topic in topics]
-            rows = [self._row(number, name, topic, request.group) for name, topic in zip(names, topics, strict=True)]
+            rows = await self._slices.each(lambda some: [self._row(number, at, request.group) for at in some], topics)
         else:
             count = limit if context.shards is None else limit + min(limit, MORE_TOPICS_MAX)
             rows = await self._first(number, request.topic_prefix, order, count)
         page = RatesPage(rows, missing=[self._shards.not_served(at).message for at in lost])
         if request.with_series:
-            self._add_series(number, page)
+            await self._add_series(number, page)
         return page
 
-    def _row(self, number: int, name: str, topic: str, group: str | None) -> TopicRates:
-        return self._rates.of_topic(number, name) or TopicRates(topic, group=group or None)
+    def _row(self, number: int, topic: str, group: str | None) -> TopicRates:
+        return self._rates.of_topic(number, hidden(topic, group)) or TopicRates(topic, group=group or None)
 
     async def _first(self, number: int, prefix: str, order: int, count: int) -> list[TopicRates]:
         """Return the first topics with this prefix."""
@@ -81,13 +83,19 @@ class RateVerbs:
         # The first places are in order, so that the sort costs as much as one of the new names alone.
         return sorted([*first, *[(-table.number_of((number, name), order), name) for name in names]])[:count]
 
-    def _add_series(self, number: int, page: RatesPage) -> None:
+    async def _add_series(self, number: int, page: RatesPage) -> None:
         rates = self._rates
         table = rates.topics if page.topics[0].topic else rates.namespaces
         first, last = table.slots()
         page.first_slot_ms = first * SLOT_MS
-        for row in page.topics:
-            add_series(table, (number, hidden(row.topic, row.group)), row, first, last)
+        for start in range(0, len(page.topics), SLICE_SERIES_MAX):
+            rows = page.topics[start : start + SLICE_SERIES_MAX]
+            await self._slices.run(partial(_add_series, table, number, rows, first, last))
+
+
+def _add_series(table: RateTable, number: int, rows: Sequence[TopicRates], first: int, last: int) -> None:
+    for row in rows:
+        add_series(table, (number, hidden(row.topic, row.group)), row, first, last)
 
 
 def _checked_topics(request: GetRatesRequest) -> list[str]:

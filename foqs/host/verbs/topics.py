@@ -74,10 +74,14 @@ class Topics:
         if context.shards is not None and not partial:
             self._shards.asked(context.shards)  # A shard that has left meanwhile is not counted in full.
         if request.with_rates:
-            for stats in found:
-                stats.rates = self._rates.of_topic(namespace.number, hidden(stats.topic, stats.group))
+            await self._slices.each(functools.partial(self._add_rates, namespace.number), found)
         token = hidden(found[limit - 1].topic, found[limit - 1].group) if len(found) > limit else ""
         return TopicPage(found[:limit], token, [self._shards.not_served(at).message for at in lost])
+
+    def _add_rates(self, number: int, some: Sequence[TopicStats]) -> list[None]:
+        for stats in some:
+            stats.rates = self._rates.of_topic(number, hidden(stats.topic, stats.group))
+        return []
 
     def _find(
         self,
