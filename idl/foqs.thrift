@@ -353,8 +353,8 @@ struct TopicRates {
   8: double ended_15min,
   9: double failed_15min,
   /**
-   * Counts by time slot of RatesResponse, only with with_series: -1 where no host knows it. A host has the series of its
-   * 5,000 busiest topics, from the time on at which they are among these.
+   * Counts by time slot of RatesResponse, only with with_series: -1 where no host knows it. A host has the series of
+   * 5,000 topics, the busiest ones of each namespace, from the time on at which they are among these.
    */
   10: optional list<i32> enqueued_series,
   11: optional list<i32> delivered_series,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from array import array
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from heapq import heappush, heapreplace
 from math import exp
 from typing import Any, NamedTuple
 
+from foqs.host.metrics.shares import Shares
 from foqs.model import limits
 from foqs.model.topic_rates import KINDS_COUNT, SLOT_MS, SLOTS_COUNT, UNKNOWN, RateOrder
 
@@ -18,7 +20,7 @@ IDLE_MS_MAX = 15 * limits.MINUTE_MS
 STEP_MS_MAX = SLOT_MS // 2
 """A clock of the day that is off by more than this has been set, so that all series begin anew."""
 SWAPS_MAX = 250
-"""Series that one round hands from topics that have become still to busier ones."""
+"""Series of a namespace that one round hands from topics that have become still to its busier ones."""
 SWAP_RATIO = 1.5
 """A topic gets the series of another one once its rates are this many times as large."""
 _RATES_COUNT = KINDS_COUNT * len(SPANS_S)
@@ -52,7 +54,7 @@ class _Piece(NamedTuple):
 
 
 class _Swaps:
-    """The SWAPS_MAX busiest rows without a ring, and the stillest rows with one."""
+    """The busiest rows of a namespace without a ring, and its stillest rows with one."""
 
     def __init__(self) -> None:
         self._busy: list[tuple[float, int]] = []
@@ -60,11 +62,12 @@ class _Swaps:
         self._still: list[tuple[float, int]] = []
         """A heap of negated numbers, so that the busiest row is first."""
 
-    def add_busy(self, busyness: float, row: int) -> None:
-        _push(self._busy, busyness, row)
+    def add_busy(self, busyness: float, row: int, rings_count: int) -> None:
+        """Add a row without a ring. No more such rows are kept than the namespace has rings."""
+        _push(self._busy, busyness, row, min(SWAPS_MAX, rings_count))
 
     def add_still(self, busyness: float, row: int) -> None:
-        _push(self._still, -busyness, row)
+        _push(self._still, -busyness, row, SWAPS_MAX)
 
     def busiest(self) -> list[tuple[float, int]]:
         return sorted(self._busy, reverse=True)
@@ -73,10 +76,10 @@ class _Swaps:
         return sorted((-number, row) for number, row in self._still)
 
 
-def _push(heap: list[tuple[float, int]], number: float, row: int) -> None:
-    if len(heap) < SWAPS_MAX:
+def _push(heap: list[tuple[float, int]], number: float, row: int, count_max: int) -> None:
+    if len(heap) < count_max:
         heappush(heap, (number, row))
-    elif number > heap[0][0]:
+    elif heap and number > heap[0][0]:
         heapreplace(heap, (number, row))
 
 
@@ -84,7 +87,9 @@ class RateTable:
     """The averages of up to `topics_max` topics, and up to `series_max` series.
 
     A round adds the counts of all topics, and folds them: `begin`, `add` for each topic, all steps of `fold`. Between
-    two rounds it can be read. A topic is in it from its first event until it has had none for IDLE_MS_MAX.
+    two rounds it can be read. A topic is in it from its first event until it has had none for IDLE_MS_MAX, unless the
+    table is full: then the namespace with the most topics gives way to a topic of another one, and the one with the
+    most series to a series of another one.
     """
 
     def __init__(self, topics_max: int, series_max: int) -> None:
@@ -108,10 +113,13 @@ class RateTable:
         """The series of each ring, one behind the other, each with SLOTS_COUNT numbers."""
         self._ring_since = array("q")
         """The first slot that each ring knows."""
+        self._ringed: dict[int, dict[int, None]] = {}
+        """The rows with rings of each namespace, as the keys of a dict, those with the newest rings last."""
+        self._row_shares, self._ring_shares = Shares(), Shares()
         self._free_rows: list[int] = []
         self._free_rings: list[int] = []
         self._has_refused = False
-        """True once a topic got no row, so that the past of a new row is not known to be without events."""
+        """True once a topic got no row or lost it, so that a new row is not known to be without events before."""
         self._known_since = 0
         """The first slot that any ring knows: a clock that was set ends all series."""
         self._newest = -1
@@ -179,20 +187,22 @@ class RateTable:
 
     def fold(self, rows_max: int) -> Iterator[None]:
         """Put the counts of the round into the averages and the series, `rows_max` rows in each step."""
-        swaps = _Swaps()
+        swaps: defaultdict[int, _Swaps] = defaultdict(_Swaps)
         if self._elapsed_s > 0:
             for start in range(0, len(self._names), rows_max):
                 for row in range(start, min(start + rows_max, len(self._names))):
                     if self._names[row] is not None:
                         self._fold_row(row, swaps)
                 yield
-        self._hand_on(swaps)
+        for of_namespace in swaps.values():
+            self._hand_on(of_namespace)
+            yield
         if self._pieces:
             self._complete = self._began_wall_ms // SLOT_MS - 1
         self._written = self._newest
         self._folded_steady_s, self._folded_wall_ms = self._began_steady_s, self._began_wall_ms
 
-    def _fold_row(self, row: int, swaps: _Swaps) -> None:
+    def _fold_row(self, row: int, swaps: defaultdict[int, _Swaps]) -> None:
         counts = [column[row] for column in self._counts]
         self._ready[row], self._ready_next[row] = self._ready_next[row], 0
         if self._idle_s[row] < 0:
@@ -214,10 +224,11 @@ class RateTable:
             for average, count in zip(averages, counts, strict=True):
                 average[row] = average[row] * keep + count * share
         busyness = self._rates[0][row] + self._rates[1][row]
+        number = self._numbers[row]
         if ring != _NO_RING:
-            swaps.add_still(busyness, row)
-        elif is_active and not self._give_ring(row, knows_all=False):
-            swaps.add_busy(busyness, row)
+            swaps[number].add_still(busyness, row)
+        elif is_active and not self._give_ring(row, knows_all=False) and (rings_count := self._ring_shares.of(number)):
+            swaps[number].add_busy(busyness, row, rings_count)
 
     def _write(self, ring: int, values: Sequence[int]) -> None:
         numbers, at = self._rings[ring], 0
@@ -239,25 +250,39 @@ class RateTable:
         return None if rows is None else rows.get(key[1])
 
     def _row_of(self, key: Key) -> int | None:
-        """Return the row of a topic, which it gets now if it has none; None if none is left."""
+        """Return the row of a topic, which it gets now if it has none; None if none is left for its namespace."""
         row = self._row(key)
         if row is not None:
             return row
+        is_full = not self._free_rows and len(self._names) >= self._topics_max
+        if is_full:
+            self._has_refused = True
+            if not self._give_up_row(key[0]):
+                return None
         if self._free_rows:
             row = self._free_rows.pop()
-        elif len(self._names) < self._topics_max:
+        else:
             row = len(self._names)
             self._names.append(None)
             for column in (*self._event_columns(), self._numbers, self._idle_s, self._ring_of):
                 column.append(0)
-        else:
-            self._has_refused = True
-            return None
         self._names[row], self._numbers[row], self._idle_s[row], self._ring_of[row] = key[1], key[0], -1.0, _NO_RING
         for column in self._event_columns():
             column[row] = 0
         self._by_namespace.setdefault(key[0], {})[key[1]] = row
+        self._row_shares.add(key[0])
         return row
+
+    def _give_up_row(self, number: int) -> bool:
+        """Free the newest row of the namespace with the most, for one with fewer. Returns False for none with fewer."""
+        largest = self._row_shares.giving_way_to(number)
+        if largest is None:
+            return False
+        rows = self._by_namespace[largest]
+        name, row = rows.popitem()
+        rows[name] = row
+        self._remove(row)
+        return True
 
     def _event_columns(self) -> tuple[array[Any], ...]:
         """Return the columns that are 0 for a topic that has just come."""
@@ -270,36 +295,57 @@ class RateTable:
         del rows[name]
         if not rows:
             del self._by_namespace[number]
+        self._row_shares.remove(number)
         if self._ring_of[row] != _NO_RING:
-            self._free_rings.append(self._ring_of[row])
+            self._free_ring(row)
         self._names[row] = None
         self._free_rows.append(row)
 
     def _give_ring(self, row: int, *, knows_all: bool) -> bool:
-        """Give the row a ring if one is left.
+        """Give the row a ring if one is left, or the newest one of the namespace with the most rings.
 
         `knows_all`: no event has happened to it before this round; otherwise it knows the slots behind this round.
         """
+        number = self._numbers[row]
+        if not self._free_rings and len(self._ring_since) >= self._series_max:
+            largest = self._ring_shares.giving_way_to(number)
+            if largest is None:
+                return False
+            ringed = self._ringed[largest]
+            newest, _ = ringed.popitem()
+            ringed[newest] = None
+            self._free_ring(newest)
         if self._free_rings:
             ring = self._free_rings.pop()
-        elif len(self._ring_since) < self._series_max:
+        else:
             ring = len(self._ring_since)
             self._ring_since.append(0)
             self._rings.append(_EMPTY_RING)
-        else:
-            return False
         self._ring_of[row] = ring
+        self._ringed.setdefault(number, {})[row] = None
+        self._ring_shares.add(number)
         self._ring_since[ring] = 0 if knows_all else self._newest + 1
         self._rings[ring] = _EMPTY_RING[:]
         return True
 
+    def _free_ring(self, row: int) -> None:
+        number = self._numbers[row]
+        self._free_rings.append(self._ring_of[row])
+        self._ring_of[row] = _NO_RING
+        self._ring_shares.remove(number)
+        ringed = self._ringed[number]
+        del ringed[row]
+        if not ringed:
+            del self._ringed[number]
+
     def _hand_on(self, swaps: _Swaps) -> None:
-        """Hand the rings of the stillest rows to the busiest rows without one."""
+        """Hand the rings of the stillest rows of a namespace to its busiest rows without one."""
         for (busyness, row), (stillness, other) in zip(swaps.busiest(), swaps.stillest(), strict=False):
             if busyness <= stillness * SWAP_RATIO:
                 break
-            self._free_rings.append(self._ring_of[other])
-            self._ring_of[other] = _NO_RING
+            if self._ring_of[other] == _NO_RING or self._ring_of[row] != _NO_RING:
+                continue  # It has given its ring to another namespace meanwhile, or has got one.
+            self._free_ring(other)
             self._give_ring(row, knows_all=False)
 
     # ---- reading ----

@@ -16,9 +16,9 @@ from foqs.model.topic_rates import KINDS_COUNT, RATE_NAMES, SERIES_NAMES, SLOT_M
 ROUND_MS = SLOT_MS
 """The shortest time between the begins of two rounds, in milliseconds."""
 TOPICS_RATED_MAX = 100_000
-"""Topics of a host with rates. Further ones count for their namespaces alone, until others have left."""
+"""Topics of a host with rates: a fair share for each namespace. Further ones count for their namespace alone."""
 TOPICS_IN_SERIES_MAX = 5_000
-"""The busiest topics of a host, which have series."""
+"""Topics of a host with series: a fair share for each namespace, which has those of its busiest topics."""
 NAMESPACES_RATED_MAX = 1_000
 """Namespaces of a host with rates and series."""
 STEP_TOPICS = 100
