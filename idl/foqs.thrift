@@ -1430,7 +1430,7 @@ service FoqsAdmin {
   RatesResponse getRates(1: GetRatesRequest request) throws (1: FoqsError error)
   /**
    * Counts from the event logs of the hosts that serve shards now. INVALID_ARGUMENT says that one has none. The last two
-   * minutes are possibly not written yet.
+   * minutes are possibly not written yet. Nothing is counted that was before the minute in which the namespace was created.
    */
   HistoryResponse getHistory(1: GetHistoryRequest request) throws (1: FoqsError error)
   PlanExportResponse planExport(1: PlanExportRequest request) throws (1: FoqsError error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -119,12 +120,18 @@ def logs(tmp_path: Path) -> list[Path]:
     return [made_log(tmp_path / f"log-{number}", f"host-{number}", 10 + number) for number in range(2)]
 
 
+async def created(host: RunningHost, at_ms: int) -> None:
+    """Create the namespace of the logs as if it was this time."""
+    with patch.object(host.host._namespace_calls, "_wall_ms", lambda: at_ms):
+        await host.admin.create_namespace("ns-1")
+
+
 async def test_the_history_has_the_event_logs_of_all_hosts(
     meta_url: str, shard_urls: dict[int, str], logs: list[Path]
 ) -> None:
     settings = [{"event_log_dir": str(log), "event_log_days": 3_650} for log in logs]
     async with cluster(meta_url, shard_urls, 2, settings) as hosts:
-        await hosts[0].admin.create_namespace("ns-1")
+        await created(hosts[0], BASE_MS - 86_400_000)
         time = {"since_ms": BASE_MS, "until_ms": BASE_MS + 3_600_000}
         for host in hosts:
             found = await host.admin.get_history("ns-1", ["mail", "pay"], **time)
@@ -139,6 +146,27 @@ async def test_the_history_has_the_event_logs_of_all_hosts(
             (whole,) = (await host.admin.get_history("ns-1", step_minutes=60, **time)).rows
             assert (whole.topic, whole.enqueued, whole.acked, whole.dead) == ("", 63, 63, 6)
             assert (await host.admin.get_history("jobs", **time)).rows == [], "it is of another namespace"
+
+
+async def test_a_namespace_that_is_made_again_has_no_history_of_the_former_one(
+    meta_url: str, shard_urls: dict[int, str], logs: list[Path]
+) -> None:
+    settings = [{"event_log_dir": str(log), "event_log_days": 3_650} for log in logs]
+    async with cluster(meta_url, shard_urls, 2, settings) as hosts:
+        await created(hosts[0], BASE_MS)
+        await hosts[0].admin.delete_namespace("ns-1")
+        await created(hosts[0], BASE_MS + 2 * 60_000 + 59_999)
+        number = hosts[0].host._namespaces.number_of("ns-1")
+
+        def knows(host: RunningHost) -> bool:
+            return host.host._namespaces.number_of("ns-1") == number
+
+        time = {"since_ms": BASE_MS, "until_ms": BASE_MS + 3_600_000}
+        for host in hosts:
+            await until(partial(knows, host))
+            found = await host.admin.get_history("ns-1", ["mail"], **time)
+            assert [(row.at_ms, row.enqueued) for row in found.rows] == [(BASE_MS + 2 * 60_000, 21)]
+            assert found.complete_from_ms == BASE_MS, "before it there was no such namespace"
 
 
 async def test_a_host_without_an_event_log_is_an_error_that_names_the_setting(

@@ -162,6 +162,26 @@ def test_no_history_is_complete_before_the_oldest_hour_that_is_left(tmp_path: Pa
     assert read(tmp_path / "nothing", query()).complete_from_ms == query().to_ms
 
 
+@pytest.mark.parametrize("since_ms", [BASE_MS, BASE_MS + 70 * MINUTE_MS, BASE_MS + 4 * HOUR_MS])
+def test_rows_of_a_former_namespace_of_the_name_are_left_out(tmp_path: Path, since_ms: int) -> None:
+    made(tmp_path).close()
+    wanted = query(step=1)
+    found = read(tmp_path, replace(wanted, since_ms=since_ms))
+    assert found.rows == [row for row in read(tmp_path, wanted).rows if row.at_ms >= since_ms]
+    assert found.rows
+    assert found.complete_from_ms == wanted.from_ms
+    whole = read(tmp_path, replace(query(step=24 * 60), since_ms=since_ms)).rows
+    assert [row.at_ms for row in whole] == [BASE_MS], "steps begin at the time that was asked for"
+
+
+def test_a_namespace_that_is_younger_than_the_wanted_time_reads_no_file(tmp_path: Path) -> None:
+    made(tmp_path).close()
+    wanted = replace(query(), since_ms=query().to_ms)
+    reading_it = HistoryRead(tmp_path / ROLLUPS, wanted, bytes_max=0)
+    assert len(list(reading_it.steps())) == 1, "only the oldest folder is looked for"
+    assert (reading_it.history().rows, reading_it.history().complete_from_ms) == ([], wanted.from_ms)
+
+
 # ---- on the thread of the log ----
 
 

@@ -32,7 +32,10 @@ RETRY_MS = 1 * limits.SECOND_MS
 
 @dataclass(frozen=True, slots=True)
 class HistoryQuery:
-    """The wanted rows: of the topics, or of the whole namespace without topics, from `from_ms` to before `to_ms`."""
+    """The wanted rows: of the topics, or of the whole namespace without topics, from `from_ms` to before `to_ms`.
+
+    since_ms: the minute in which the namespace was created. Rows before it are of a former namespace of this name.
+    """
 
     namespace: str
     topics: frozenset[str]
@@ -40,6 +43,12 @@ class HistoryQuery:
     from_ms: int
     to_ms: int
     step_minutes: int
+    since_ms: int = 0
+
+    @property
+    def first_ms(self) -> int:
+        """The time before which no row is wanted."""
+        return max(self.from_ms, self.since_ms)
 
 
 class HistoryRead:
@@ -68,15 +77,18 @@ class HistoryRead:
         last_hour = (query.to_ms - 1) // limits.HOUR_MS + 1
         oldest_ms = _oldest_ms(self._root)
         yield
-        for hour in range(last_hour, query.from_ms // limits.HOUR_MS - 1, -1):
+        if query.first_ms >= query.to_ms:
+            self._complete_from_ms = query.from_ms
+            return
+        for hour in range(last_hour, query.first_ms // limits.HOUR_MS - 1, -1):
             for path in _files_of(self._root, hour):
                 for _ in self._blocks(path):
                     yield
                     if self._bytes_left < 0:
                         return
             if not self._has_gap:  # Files that were removed, or cannot be read, had events.
-                from_ms = max(query.from_ms, hour * limits.HOUR_MS, oldest_ms)
-                self._complete_from_ms = min(query.to_ms, from_ms)
+                from_ms = max(query.first_ms, hour * limits.HOUR_MS, oldest_ms)
+                self._complete_from_ms = min(query.to_ms, from_ms) if from_ms > query.first_ms else query.from_ms
             yield
 
     def _blocks(self, path: Path) -> Iterator[None]:
@@ -107,7 +119,7 @@ class HistoryRead:
         query = self._query
         at_ms, name, outcome = row["minute_ms"], row["topic"], row["outcome"]
         is_wanted = row["v"] == FORMAT and row["namespace"] == query.namespace and outcome in OUTCOME_NAMES
-        if not is_wanted or not query.from_ms <= at_ms < query.to_ms:
+        if not is_wanted or not query.first_ms <= at_ms < query.to_ms:
             return
         if query.topics and (name not in query.topics or row.get("group", "") != query.group):
             return

@@ -20,6 +20,7 @@ from foqs.model.event_history import (
     STEPS_MINUTES,
     History,
 )
+from foqs.model.namespace import Namespace
 from foqs.model.topic_name import check_group
 
 _TIME_MS_MAX = int(datetime(MAXYEAR, 1, 1, tzinfo=UTC).timestamp()) * 1000
@@ -38,8 +39,7 @@ class HistoryVerb:
 
         Raises InvalidArgumentError without an event log, and UnavailableError if it was not read in time.
         """
-        name = self._namespaces.serving(request.namespace_name).name
-        query = checked_query(request, name)
+        query = checked_query(request, self._namespaces.serving(request.namespace_name))
         if self._event_log is None:
             raise InvalidArgumentError(
                 "a host has no event log, which history is read from: set event_log_dir on each host, or read "
@@ -55,7 +55,7 @@ class HistoryVerb:
             ) from None
 
 
-def checked_query(request: GetHistoryRequest, namespace: str) -> HistoryQuery:
+def checked_query(request: GetHistoryRequest, namespace: Namespace) -> HistoryQuery:
     """Return the query of a request. Raises InvalidArgumentError."""
     topics = list(dict.fromkeys(request.topics or ()))
     arguments.check_batch("topics", len(request.topics or ()), HISTORY_TOPICS_MAX)
@@ -83,4 +83,5 @@ def checked_query(request: GetHistoryRequest, namespace: str) -> HistoryQuery:
             f"step_minutes {step_minutes} makes {rows_count * -(-minutes // step_minutes)} rows, and the limit is "
             f"{HISTORY_ROWS_MAX}: take a longer step, a shorter time or fewer topics"
         )
-    return HistoryQuery(namespace, frozenset(topics), request.group or "", from_ms, to_ms, fitting[0])
+    since_ms = namespace.created_at_ms - namespace.created_at_ms % limits.MINUTE_MS
+    return HistoryQuery(namespace.name, frozenset(topics), request.group or "", from_ms, to_ms, fitting[0], since_ms)
