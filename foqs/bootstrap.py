@@ -57,7 +57,7 @@ from foqs.host.verbs.group_verbs import GroupCreation, GroupVerbs
 from foqs.host.verbs.host_stocks import Stocks
 from foqs.host.verbs.inspection import Inspection
 from foqs.host.verbs.job_calls import JobCalls, JobEnqueues
-from foqs.host.verbs.known_reasons import KnownReasons
+from foqs.host.verbs.known_facts import KnownFacts
 from foqs.host.verbs.namespace_verbs import NamespaceCreation, NamespacePages, NamespaceVerbs
 from foqs.host.verbs.page_reads import PageBudget, Slices
 from foqs.host.verbs.place_check import PlaceCheck
@@ -66,6 +66,7 @@ from foqs.host.verbs.shard_calls import ShardCalls
 from foqs.host.verbs.shard_maps import ShardMaps
 from foqs.host.verbs.status_of_host import StatusOfHost
 from foqs.host.verbs.table import verb_table
+from foqs.host.verbs.topic_facts import HostTopics
 from foqs.host.verbs.topics import Topics
 from foqs.membership_factory import make_membership
 from foqs.model import limits
@@ -150,7 +151,7 @@ class Host(Service):
             self._namespaces, self._shards, self._dispatcher, self._loop.time, self.metrics.items.count_event,
             self._consumers,
         )  # fmt: skip
-        self._routing = self._make_routing(self._make_verbs(slices))
+        self._routing = self._make_routing(self._make_verbs(slices), slices)
         self._server = make_server(
             config, parts, self._routing, self.access, self._namespaces, self.metrics.transport, self.certificates,
             self._audit.sign_in_refused, lambda: self.owners.has_older_hosts,
@@ -468,7 +469,7 @@ class Host(Service):
         )
         return {**table, **{verb: self._lane.beside(table[verb]) for verb in ("dequeue", "ack", "nack", "extendLease")}}
 
-    def _make_routing(self, table: Table) -> Routing:
+    def _make_routing(self, table: Table, slices: Slices) -> Routing:
         """Extend the verbs of one host to all shards of the cluster."""
         chance, now_s = self._parts.chance, self._loop.time
 
@@ -482,8 +483,12 @@ class Host(Service):
         peers = self._parts.peers(self.id, cluster, self._secrets, proof, chance.random_bytes, now_s, to_peers)
         depths, consumers = self._depths, self._consumers
         local = Stocks(self._dispatcher, self._shards, self._namespaces, now_s, self._tasks, depths, consumers)
-        reasons = KnownReasons(self._namespaces, self._dispatcher, now_s, self._parts.wall_ms)
+        wall_ms = self._parts.wall_ms
+        topics = HostTopics(self._dispatcher, self._shards, consumers, now_s, wall_ms)
+        facts = KnownFacts(
+            self._namespaces, self._dispatcher, self._shards, topics, self._inspection, slices, wall_ms
+        )  # fmt: skip
         return Routing(
-            self.id, cluster, table, local, reasons, self.owners, peers, self._secrets, self._audit, chance, now_s,
+            self.id, cluster, table, local, facts, self.owners, peers, self._secrets, self._audit, chance, now_s,
             self._config.needs_peer_certificates,
         )  # fmt: skip

@@ -295,6 +295,11 @@ class SharedCap:
         self._ask_soon(now_s)
         return NEVER_S
 
+    @property
+    def is_without_tokens(self) -> bool:
+        """True if the home does not answer, and no share is known that could be made here."""
+        return self._is_lost and self._own is None
+
     def weigh(self, weight: int) -> None:
         self.weight = weight
 

@@ -30,6 +30,7 @@ from foqs.model.errors import (
     TooLargeError,
     error_for_code,
 )
+from foqs.model.facts import HostTopic, ItemFacts, ShardFacts
 from foqs.model.holder import ConsumerRow
 from foqs.model.namespace import NamespaceSettings
 from foqs.model.reasons import Reason, WhyNone
@@ -67,6 +68,9 @@ for _cls, _struct in (
     (ConsumerRow, structs.ConsumerRow),
     (NamespaceSettings, structs.NamespaceSettings),
     (Reason, structs.Reason),
+    (HostTopic, structs.HostTopic),
+    (ShardFacts, structs.ShardFacts),
+    (ItemFacts, structs.ItemFacts),
 ):
     encode_as(_cls, _struct)
 

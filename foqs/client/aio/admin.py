@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from foqs.client import admin_verbs
 from foqs.client.aio.admin_access import AsyncAccessVerbs
 from foqs.client.aio.admin_consumers import AsyncConsumerVerbs
+from foqs.client.aio.admin_explain import AsyncExplainVerbs
 from foqs.client.aio.admin_groups import AsyncGroupVerbs
 from foqs.client.aio.admin_items import AsyncItemVerbs
 from foqs.client.aio.admin_namespaces import AsyncNamespaceVerbs
@@ -22,7 +23,9 @@ from foqs.model.cluster_calls import ClusterHost
 from foqs.model.jobs import Job, JobPage, JobState
 
 
-class AsyncAdminClient(AsyncNamespaceVerbs, AsyncGroupVerbs, AsyncItemVerbs, AsyncConsumerVerbs, AsyncAccessVerbs):
+class AsyncAdminClient(
+    AsyncNamespaceVerbs, AsyncGroupVerbs, AsyncItemVerbs, AsyncConsumerVerbs, AsyncExplainVerbs, AsyncAccessVerbs
+):
     """A client of service FoqsAdmin for one event loop, used by operators and by tests to set up namespaces.
 
     Its arguments, errors, deadlines and return_errors are those of `AsyncClient`.
