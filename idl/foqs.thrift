@@ -1729,10 +1729,12 @@ struct HostTopic {
   27: i64 before,
   28: bool before_is_exact,
   29: i32 ordering_keys,
-  30: i64 claims_idle,
+  30: i64 astray,
   31: bool waits_for_token,
   32: bool waits_for_namespace,
-  33: i64 free_ms
+  33: i64 free_ms,
+  34: i64 unread_idle,
+  35: i64 cap_late_ms
 }
 struct ItemFacts {
   1: string id,

@@ -84,8 +84,14 @@ class HostTopic:
     """False if the database has others before it."""
     ordering_keys: int = 0
     """The ordering keys whose items wait for a delivery of the same key."""
-    claims_idle: int = 0
-    """Items that wait for a claim of which their shard knows nothing."""
+    unread_idle: int = 0
+    """The unread items that nobody reads now."""
+    cap_late_ms: int = 0
+    """The time for which a date has passed that a topic waits for to get a token."""
+    astray: int = 0
+    """Items in a state that nothing ends: claimed with no transaction to come, behind a delivery that is not out, or
+    ready and in no window.
+    """
 
 
 @dataclass(slots=True)

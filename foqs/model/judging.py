@@ -38,7 +38,7 @@ _OF_ENQUEUES = frozenset({ReasonCode.ENQUEUE_PAUSED, ReasonCode.NAMESPACE_CLOSIN
 def judge(facts: Facts) -> Explanation:
     """Return the reasons, the decisive one first: at least one, and REASONS_EXPLAINED_MAX at most."""
     if facts.item_id:
-        reasons = list(_of_item(facts))
+        reasons = list(_of_item(facts)) or [_unknown_wait()]
     elif facts.all_topics is not None:
         reasons = _of_namespace(facts)
     else:
@@ -142,10 +142,15 @@ def _of_item(facts: Facts) -> Iterable[Reason]:
         yield from _held_back(facts, topic)
     yield from [one for one in _not_asked(facts) if one.shard_id in (-1, shard_id)]
     count, is_exact = _ahead(facts.topics)
-    if count:
+    if count and facts.topics:
         text = f"{'' if is_exact else 'at least '}{counted(count, 'item')} of {facts.topics[0].label} come first"
         wait_ms = _expected_wait_ms(facts.topics, count + 1)
         yield Reason(ReasonCode.BEHIND, text, facts.now_ms + wait_ms if wait_ms else 0, count, facts.topics[0].topic)
+
+
+def _unknown_wait() -> Reason:
+    text = "it is ready, and its hosts know of no ready items of its topic: please report this, with the line `stuck` "
+    return Reason(ReasonCode.UNEXPLAINED, text + "of the host's log", count=1)
 
 
 def _ahead(topics: Sequence[TopicFacts]) -> tuple[int, bool]:
@@ -273,13 +278,14 @@ def _held_back(facts: Facts, topic: TopicFacts) -> Iterable[Reason]:
         remedy = say.topic_command(namespace, "topic resume --dequeue", topic)
         yield Reason(ReasonCode.TOPIC_PAUSED, text, count=ready, topic=name, remedy=remedy)
     elif ready and not facts.is_paused and topic.has_group:
+        if any(_is_stuck(found) for _, found in topic.by_host):
+            yield _stuck(topic)
         yield from _of_consumers(facts, topic)
         yield from _of_caps(facts, topic)
         yield from _of_leases(facts, topic)
         yield from _of_order(facts, topic)
         yield from _of_memory(topic)
-        if not _is_capped(facts, topic):
-            yield from _of_free(facts, topic)
+        yield from _of_free(facts, topic)
 
 
 def _is_served(topic: TopicFacts) -> bool:
@@ -297,9 +303,9 @@ def _of_consumers(facts: Facts, topic: TopicFacts) -> Iterable[Reason]:
 
 
 def _is_capped(facts: Facts, topic: TopicFacts) -> bool:
-    if facts.is_dequeue:
-        return bool(topic.cap or facts.cap)
-    return topic.has("waits_for_token") or topic.has("waits_for_namespace")
+    if topic.has("waits_for_token") or topic.has("waits_for_namespace"):
+        return True
+    return facts.is_dequeue and bool(topic.cap or facts.cap) and bool(topic.sum("free") or topic.sum("unread"))
 
 
 def _of_caps(facts: Facts, topic: TopicFacts) -> Iterable[Reason]:
@@ -321,19 +327,20 @@ def _of_caps(facts: Facts, topic: TopicFacts) -> Iterable[Reason]:
 
 
 def _of_leases(facts: Facts, topic: TopicFacts) -> Iterable[Reason]:
-    see_consumers = say.consumers_command(facts.namespace, topic)
+    see_consumers, until_ms = say.consumers_command(facts.namespace, topic), topic.first("busy_until_ms")
     if count := topic.sum("no_permit"):
+        leased = topic.sum("leased")
         text = (
-            f"{counted(count, 'ready item')} of {topic.label} {say.verb(count, 'wait')} until others end: at most "
-            f"{topic.in_flight_max} can be in flight, and {topic.sum('leased')} are under lease"
+            f"{counted(count, 'ready item')} of {topic.label} {say.verb(count, 'wait')} for permits: at most "
+            f"{topic.in_flight_max} can be in flight, and {leased} {say.be(leased)} under lease"
         )
-        yield Reason(ReasonCode.IN_FLIGHT_FULL, text, 0, count, topic.topic, remedy=see_consumers)
+        yield Reason(ReasonCode.IN_FLIGHT_FULL, text, until_ms, count, topic.topic, remedy=see_consumers)
     if count := topic.sum("no_room"):
         text = (
             f"{counted(count, 'ready item')} of {topic.label} {say.verb(count, 'wait')} until leases end: their shard "
             f"has as many as it can have, {topic.sum('leased')} of this topic"
         )
-        yield Reason(ReasonCode.LEASES_FULL, text, 0, count, topic.topic, remedy=see_consumers)
+        yield Reason(ReasonCode.LEASES_FULL, text, until_ms, count, topic.topic, remedy=see_consumers)
 
 
 def _of_order(facts: Facts, topic: TopicFacts) -> Iterable[Reason]:
@@ -387,14 +394,12 @@ def _of_free(facts: Facts, topic: TopicFacts) -> Iterable[Reason]:
     """Return the reasons for the items that nothing holds back."""
     free, claimed, name = topic.sum("free"), topic.sum("claimed"), topic.topic
     waiting = topic.sum("waiting_calls")
+    if not waiting:
+        free += topic.sum("unread")  # They are read once somebody asks.
     items = f"{counted(free, 'ready item')} of {topic.label}"
-    if any(_is_stuck(found) for _, found in topic.by_host):
-        text = (
-            f"{counted(free + claimed, 'ready item')} of {topic.label} and {counted(waiting, 'waiting call')} are "
-            "there, and nothing known keeps them apart: please report this, with the line `stuck` of the host's log"
-        )
-        yield Reason(ReasonCode.UNEXPLAINED, text, 0, free + claimed, name)
-    elif free and facts.is_dequeue:
+    if _is_capped(facts, topic):
+        free = 0  # The cap explains these.
+    if free and facts.is_dequeue:
         text = f"{items} came meanwhile, or are about to be delivered to other consumers: try again"
         yield Reason(ReasonCode.ON_THE_WAY, text, 0, free, name)
     elif free and not waiting and _is_served(topic):
@@ -429,14 +434,27 @@ def _of_distance(topic: TopicFacts, free: int, items: str) -> Iterable[Reason]:
         yield Reason(ReasonCode.UNEXPLAINED, text, 0, free, topic.topic)
 
 
+def _stuck(topic: TopicFacts) -> Reason:
+    waiting = topic.sum("waiting_calls")
+    held = topic.sum("free") + topic.sum("claimed") + topic.sum("unread_idle") + topic.sum("astray")
+    text = (
+        f"{counted(held, 'item')} of {topic.label} and {counted(waiting, 'waiting call')} are there, and nothing known "
+        "keeps them apart: please report this, with the line `stuck` of the host's log"
+    )
+    return Reason(ReasonCode.UNEXPLAINED, text, 0, held, topic.topic)
+
+
 def _is_stuck(found: HostTopic) -> bool:
-    """Return True if items and calls wait beside each other on a host, or for a claim that nobody makes."""
-    if found.claims_idle:
+    """Return True if items and calls wait beside each other on a host, or for an event that does not come."""
+    if found.astray or found.cap_late_ms >= WAITED_MS_MIN:
         return True
     if not found.waiting_calls or found.waited_ms < WAITED_MS_MIN:
         return False
+    if found.waits_for_token or found.waits_for_namespace:
+        return False
     is_held = found.claimed > 0 and found.claimed == found.prefetched and not (found.free or found.unread)
-    return is_held or (found.free > 0 and found.free_ms >= WAITED_MS_MIN)
+    is_unread = found.unread > 0 and found.unread == found.unread_idle and not (found.free or found.claimed)
+    return is_held or is_unread or (found.free > 0 and found.free_ms >= WAITED_MS_MIN)
 
 
 def _not_ready(facts: Facts, topic: TopicFacts) -> Iterable[Reason]:

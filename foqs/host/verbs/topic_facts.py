@@ -12,7 +12,7 @@ from foqs.host.dispatch.dispatcher import Dispatcher
 from foqs.host.dispatch.tokens import SLOT_MS
 from foqs.host.dispatch.topic_queue import DequeueCall
 from foqs.host.shards.shards import Shards
-from foqs.model import order
+from foqs.model import limits, order
 from foqs.model.facts import HostTopic
 from foqs.model.holder import holder_name
 from foqs.model.item import Phase
@@ -24,6 +24,8 @@ from foqs.shard.writer.shard_writer import ShardWriter
 
 KEYS_JUDGED_MAX = 500
 """Keys of a topic on one shard that are checked; the items of others are in the counts alone."""
+LEASES_JUDGED_MAX = 1_000
+"""Leases of a shard among which the first end is sought."""
 CALLS_JUDGED_MAX = 2_000
 """Waiting calls of a host without shards that are checked."""
 
@@ -92,7 +94,7 @@ class HostTopics:
         found.claimed += claimed
         found.prefetched += prefetched
         if part.claiming_count and writer.is_idle:
-            found.claims_idle += part.claiming_count
+            found.astray += part.claiming_count
         rest = max(part.ready - claimed, len(part.window))
         if rest <= 0:
             return
@@ -104,9 +106,10 @@ class HostTopics:
                 found.no_permit += rest
             else:
                 found.no_room += rest
+            self._note_leases(found, writer, shard, part)
             return
         if not part.window.sort_keys:
-            found.unread += rest
+            self._note_unread(found, shard, part, rest)
         elif queue is not None and not self._dispatcher.prefetch.can_claim(queue):
             found.no_memory += rest
         else:
@@ -129,18 +132,36 @@ class HostTopics:
         elif part.has_run_out or part.out_count:
             found.busy += rest
             found.ordering_keys += is_ordered(part.name)
-            self._note_run(found, writer, shard, part)
+            self._note_leases(found, writer, shard, part)
+            if not (part.leased or part.claiming_count or found.prefetched):
+                found.astray += rest
         elif part.delayed:
             found.retrying += rest
             found.ordering_keys += is_ordered(part.name)
+            found.due_at_ms = found.due_at_ms or shard.timers.first_due_ms_of(part, LEASES_JUDGED_MAX)
+        elif not part.room and not part.needs_permits and len(shard.index.leases) < limits.OPEN_LEASES_MAX:
+            found.astray += rest
         else:
             return False
         return True
 
-    def _note_run(self, found: HostTopic, writer: ShardWriter, shard: ShardState, part: ShardTopic) -> None:
+    def _note_unread(self, found: HostTopic, shard: ShardState, part: ShardTopic, rest: int) -> None:
+        """Note items of which no window has any."""
+        window = part.window
+        if window.complete:
+            found.astray += rest if shard.index.counted else 0
+            return
+        found.unread += rest
+        if not (window.refilling or part in shard.refills.wanted):
+            found.unread_idle += rest
+
+    def _note_leases(self, found: HostTopic, writer: ShardWriter, shard: ShardState, part: ShardTopic) -> None:
+        """Note the end of the first lease for which items wait, among the oldest leases of the shard."""
         now = writer.now()
-        for item in part.run:
-            if item.phase is Phase.LEASED:
+        items = part.run if part.is_serial else islice(shard.index.leases.values(), LEASES_JUDGED_MAX)
+        holder = part if part.base is None else part.base
+        for item in items:
+            if item.phase is Phase.LEASED and holder in (item.topic, item.topic.base):
                 until_ms = now.on_server(item.lease_due_at)
                 if not found.busy_until_ms or until_ms < found.busy_until_ms:
                     found.busy_until_ms = until_ms
@@ -168,7 +189,8 @@ class HostTopics:
             slots = {base.tenant.token_wait_slot}
         dates = [slot for slot in slots if slot > 0]
         if dates:
-            found.cap_until_ms = self._wall_ms() + max(0, round(min(dates) * SLOT_MS - self._now_s() * 1000))
+            left_ms = round(min(dates) * SLOT_MS - self._now_s() * 1000)
+            found.cap_until_ms, found.cap_late_ms = self._wall_ms() + max(0, left_ms), max(0, -left_ms)
         if slots:
             found.is_cap_lost = any(isinstance(cap, SharedCap) and cap.is_without_tokens for cap in base.caps())
 
