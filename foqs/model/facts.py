@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from enum import IntEnum
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -25,6 +25,10 @@ class ItemStage(IntEnum):
     SETTLING = 6
     INHERITED = 7
     """A former owner had claimed it ahead; it is possibly with a consumer."""
+
+
+DELIVERABLE = frozenset({ItemStage.READY, ItemStage.CLAIMING, ItemStage.PREFETCHED})
+"""The stages in which an item waits for a consumer like others of its topic."""
 
 
 @dataclass(slots=True)
@@ -161,7 +165,7 @@ def _reader(cls: type[Any]) -> Callable[[Any], Any]:
     """Return a function that makes an object of this class from one with the same attributes."""
     values_of = attrgetter(*[one.name for one in fields(cls)])
     empty = {"str": "", "bool": False, "int": 0}
-    absent = [empty[str(one.type)] for one in fields(cls)]
+    absent = [empty[str(one.type)] if one.default is MISSING else one.default for one in fields(cls)]
 
     def read(decoded: Any) -> Any:
         return cls(

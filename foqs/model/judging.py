@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from foqs.model import reason_texts as say
-from foqs.model.facts import Facts, HostTopic, ItemFacts, ItemStage, ShardFact, TopicFacts
+from foqs.model.facts import DELIVERABLE, Facts, HostTopic, ItemFacts, ItemStage, ShardFact, TopicFacts
 from foqs.model.reason_texts import command, counted, span
 from foqs.model.reasons import NOT_ASKED, REASONS_EXPLAINED_MAX, Explanation, Reason, ReasonCode, Verdict
 
@@ -45,7 +45,7 @@ def judge(facts: Facts) -> Explanation:
         reasons = _of_topics(facts)
     verdict = _verdict(facts, reasons)
     found = Explanation(verdict, say.summary(facts, verdict), reasons[:REASONS_EXPLAINED_MAX], facts.now_ms)
-    if facts.item is not None and facts.item.state == ItemStage.READY:
+    if facts.item is not None and facts.item.state in DELIVERABLE:
         found.ahead_count, found.ahead_is_exact = _ahead(facts.topics)
         found.expected_wait_ms = _expected_wait_ms(facts.topics, found.ahead_count + 1)
     elif not facts.item_id and not facts.is_dequeue and len(facts.topics) == 1:
@@ -134,7 +134,7 @@ def _of_item(facts: Facts) -> Iterable[Reason]:
     if item.state != ItemStage.DEAD and item.expires_at_ms and item.expires_at_ms <= facts.now_ms:
         late = span(facts.now_ms - item.expires_at_ms)
         yield Reason(ReasonCode.EXPIRED, f"its TTL ended {late} ago: it is deleted when a delivery or a scan meets it")
-    if item.state != ItemStage.READY:
+    if item.state not in DELIVERABLE:
         yield _of_stage(facts, item)
         return
     yield from _of_pause(facts)
@@ -146,6 +146,8 @@ def _of_item(facts: Facts) -> Iterable[Reason]:
         text = f"{'' if is_exact else 'at least '}{counted(count, 'item')} of {facts.topics[0].label} come first"
         wait_ms = _expected_wait_ms(facts.topics, count + 1)
         yield Reason(ReasonCode.BEHIND, text, facts.now_ms + wait_ms if wait_ms else 0, count, facts.topics[0].topic)
+    if item.state != ItemStage.READY:
+        yield _of_stage(facts, item)
 
 
 def _unknown_wait() -> Reason:
@@ -322,7 +324,7 @@ def _of_caps(facts: Facts, topic: TopicFacts) -> Iterable[Reason]:
         yield Reason(ReasonCode.TOPIC_CAPPED, text, until_ms, ready, name, remedy=remedy)
     elif facts.cap:
         text = f"{items} for the cap of namespace {facts.namespace!r}, {facts.cap:g} deliveries a second"
-        remedy = command("namespace set", facts.namespace, "--deliveries-per-second-max", "0")
+        remedy = command("namespace set", facts.namespace, options=["--deliveries-per-second-max", "0"])
         yield Reason(ReasonCode.NAMESPACE_CAPPED, text, until_ms, ready, name, remedy=remedy)
 
 
@@ -395,7 +397,7 @@ def _of_free(facts: Facts, topic: TopicFacts) -> Iterable[Reason]:
     free, claimed, name = topic.sum("free"), topic.sum("claimed"), topic.topic
     waiting = topic.sum("waiting_calls")
     if not waiting:
-        free += topic.sum("unread")  # They are read once somebody asks.
+        free += topic.sum("unread") + claimed  # They are read, and claimed ones delivered, once somebody asks.
     items = f"{counted(free, 'ready item')} of {topic.label}"
     if _is_capped(facts, topic):
         free = 0  # The cap explains these.
@@ -404,12 +406,13 @@ def _of_free(facts: Facts, topic: TopicFacts) -> Iterable[Reason]:
         yield Reason(ReasonCode.ON_THE_WAY, text, 0, free, name)
     elif free and not waiting and _is_served(topic):
         leased = topic.sum("leased")
-        text = f"{items} {say.verb(free, 'wait')} for consumers, which are busy with {counted(leased, 'item')}"
+        doing = f"are busy with {counted(leased, 'item')}" if leased else "took some a moment ago, and ask no more"
+        text = f"{items} {say.verb(free, 'wait')} for consumers, which {doing}"
         remedy = say.consumers_command(facts.namespace, topic)
         yield Reason(ReasonCode.CONSUMERS_SLOW, text, 0, free, name, remedy=remedy)
     elif free and waiting:
         yield from _of_distance(topic, free, items)
-    if claimed and not facts.is_dequeue:
+    if claimed and waiting and not facts.is_dequeue:
         text = f"{counted(claimed, 'item')} of {topic.label} {say.be(claimed)} claimed for consumers"
         yield Reason(ReasonCode.CLAIMED, text, 0, claimed, name)
 

@@ -5,6 +5,7 @@ and in `foqs.model.judging`.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
 from foqs.model.facts import Facts, ItemFacts, TopicFacts
 from foqs.model.reasons import Verdict
@@ -65,9 +66,10 @@ def silent(host: str, reason: str) -> str:
     return f"host {host} was not asked{why(reason)}" if host else "a host was not asked"
 
 
-def command(words: str, *names: str) -> str:
-    """Return a command line that a shell reads as it is meant."""
-    return " ".join(["foqs", words, *map(shlex.quote, names)])
+def command(words: str, *names: str, options: Sequence[str] = ()) -> str:
+    """Return a command line that a shell reads as it is meant, also with names that look like options."""
+    mark = ["--"] if any(name.startswith("-") for name in names) else []
+    return " ".join(["foqs", words, *map(shlex.quote, [*options, *mark, *names])])
 
 
 def topic_command(namespace: str, words: str, topic: TopicFacts, *more: str) -> str:
@@ -75,19 +77,14 @@ def topic_command(namespace: str, words: str, topic: TopicFacts, *more: str) -> 
     options = ["--group", topic.group] if topic.group else []
     if words.startswith("dead-letter"):
         options += _key_options(topic)
-    return command(words, *options, *_separated(namespace, topic.topic, *more))
+    return command(words, namespace, topic.topic, *more, options=options)
 
 
 def consumers_command(namespace: str, topic: TopicFacts | None = None) -> str:
     """Return the command that lists the consumers of a topic, or of a namespace."""
     options = [] if topic is None or not topic.name else ["--topic", topic.topic]
     options += ["--group", topic.group] if topic is not None and topic.group else []
-    return command("consumer list", *options, *_separated(namespace))
-
-
-def _separated(*names: str) -> list[str]:
-    """Return the names of a command, after a mark if one of these looks like an option."""
-    return ["--", *names] if any(name.startswith("-") for name in names) else list(names)
+    return command("consumer list", namespace, options=options)
 
 
 def _key_options(topic: TopicFacts) -> list[str]:

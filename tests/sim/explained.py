@@ -20,7 +20,7 @@ from foqs.cluster.routing.explaining import _Answer
 from foqs.host.verbs.known_facts import KnownFacts, _stage_of
 from foqs.model import ids, order
 from foqs.model.errors import FoqsError
-from foqs.model.facts import Facts, HostFacts, ItemFacts, ItemStage
+from foqs.model.facts import DELIVERABLE, Facts, HostFacts, ItemFacts, ItemStage
 from foqs.model.judging import judge
 from foqs.model.reasons import ReasonCode, Verdict
 from foqs.shard.port import ItemRow
@@ -143,7 +143,7 @@ class ExplainWatch:
                 item = shard.index.leases.get(key)
                 # A claimed item is judged as a ready one, so that a claim which nobody makes shows.
                 stage = ItemStage.READY if item is None else _stage_of(item)
-                return ItemStage.READY if stage in (ItemStage.CLAIMING, ItemStage.PREFETCHED) else stage
+                return ItemStage.READY if stage in DELIVERABLE else stage
         return None
 
 

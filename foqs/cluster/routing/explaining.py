@@ -19,7 +19,7 @@ from foqs.model import ids, limits
 from foqs.model.calls import CallContext
 from foqs.model.cluster import HostRow, host_name_of
 from foqs.model.errors import FoqsError, InvalidArgumentError, OverloadedError, PermissionDeniedError
-from foqs.model.facts import Facts, HostFacts, HostTopic, ItemStage, ShardFact, TopicFacts, read_host_facts
+from foqs.model.facts import DELIVERABLE, Facts, HostFacts, HostTopic, ShardFact, TopicFacts, read_host_facts
 from foqs.model.judging import judge
 from foqs.model.principal import EVERYBODY
 from foqs.model.reasons import REASONS_MAX, TOPICS_JUDGED_MAX, Explanation, Reason, Verdict
@@ -203,7 +203,7 @@ class Explaining:
             elif answer.facts is not None and answer.facts.item_problem:
                 facts.item_problem = answer.facts.item_problem
         item = facts.item
-        if item is None or item.state != ItemStage.READY:
+        if item is None or item.state not in DELIVERABLE:
             return answers
         answers = await self._ask_all(
             GetFactsRequest(

@@ -178,7 +178,8 @@ class Inspection:
         def act(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:
             found(shard, row)
 
-        return await self._on_rows(namespace, [(at, shard_id, key) for at, key in enumerate(keys)], act)
+        places = [(at, shard_id, key) for at, key in enumerate(keys)]
+        return await self._on_rows(namespace, places, act, with_payload=True)  # Else rows lack their failures.
 
     async def find_leases(self, namespace: Namespace, places: Mapping[int, tuple[int, int, int]]) -> PositionErrors:
         """Return the error, by position, of each receipt (shard id, key, delivery) that names no running lease.

@@ -13,6 +13,7 @@ from foqs.host.dispatch.tokens import SLOT_MS
 from foqs.host.dispatch.topic_queue import DequeueCall
 from foqs.host.shards.shards import Shards
 from foqs.model import limits, order
+from foqs.model.caps import NEVER_S
 from foqs.model.facts import HostTopic
 from foqs.model.holder import holder_name
 from foqs.model.item import Phase
@@ -180,18 +181,19 @@ class HostTopics:
         queue = queues.by_topic.get((number, name))
         if queue is None or queue.is_paused:
             return
-        base = queue.base_queue or queue
-        # Read from the wheel, because an ask of the cap itself would bring tokens to this host.
+        base, now_s = queue.base_queue or queue, self._now_s()
+        # Only read, because an ask of the cap itself would bring tokens to this host.
         slots = {queue.token_wait_slot, base.token_wait_slot} - {0}
-        found.waits_for_token = bool(slots)
-        if not slots and base.tenant.token_wait_slot and (base.calls or base.tenant.waiting_any_count):
-            found.waits_for_namespace = True
-            slots = {base.tenant.token_wait_slot}
-        dates = [slot for slot in slots if slot > 0]
-        if dates:
-            left_ms = round(min(dates) * SLOT_MS - self._now_s() * 1000)
+        left_s = 0.0 if queue.cap is None or queue.allowed_count else queue.cap.left_s(now_s)
+        found.waits_for_token = bool(slots or left_s)
+        if not found.waits_for_token and queue.shared_cap is not None and not queue.allowed_count:
+            left_s = queue.shared_cap.left_s(now_s)
+            found.waits_for_namespace = left_s > 0
+        dates_ms = [slot * SLOT_MS - now_s * 1000 for slot in slots if slot > 0]
+        if dates_ms or 0 < left_s < NEVER_S:
+            left_ms = round(min(dates_ms, default=left_s * 1000))
             found.cap_until_ms, found.cap_late_ms = self._wall_ms() + max(0, left_ms), max(0, -left_ms)
-        if slots:
+        if slots or left_s:
             found.is_cap_lost = any(isinstance(cap, SharedCap) and cap.is_without_tokens for cap in base.caps())
 
     # ---- calls ----
