@@ -277,6 +277,8 @@ class Facts:
     all_topics: HostTopic | None = None
     """The sums of all topics of a namespace that is to be explained."""
     topics_count: int = 0
+    is_item_shard_asked: bool = False
+    """True if a host that answers has the shard of the item."""
 
     def leave_out_hosts(self) -> None:
         """Forget the names of hosts and the texts of their errors, which are for those who operate the cluster."""

@@ -122,7 +122,9 @@ def _severity(code: int) -> int:
 def _of_item(facts: Facts) -> Iterable[Reason]:
     item, shard_id = facts.item, facts.item_shard_id
     if item is None:
-        reasons = [one for one in _not_asked(facts) if one.shard_id in (-1, shard_id)]
+        reasons = [one for one in _not_asked(facts) if one.shard_id == shard_id]
+        if not facts.is_item_shard_asked:
+            reasons = reasons or [one for one in _not_asked(facts) if one.shard_id == -1]
         if facts.item_problem and not reasons:
             text = f"item {facts.item_id} could not be looked up: {facts.item_problem}"
             reasons.append(Reason(ReasonCode.HOST_SILENT, text, shard_id=shard_id))

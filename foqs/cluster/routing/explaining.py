@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import NamedTuple, Protocol
 
@@ -306,11 +306,15 @@ class Explaining:
         facts.unsettled += [ShardFact(at, "", detail, "differs") for at, detail in sorted(differing.items())]
         silent = {answer.host.id: answer.problem for answer in answers if answer.facts is None}
         facts.silent = [(host_name_of(host_id), problem) for host_id, problem in sorted(silent.items())]
-        elsewhere: Mapping[int, str] = {
-            at.shard_id: "" for at in self._owners.owners.values() if at.host_id not in silent
-        }
-        unserved = {**elsewhere, **lost}
-        facts.unserved = [ShardFact(at, "", detail) for at, detail in sorted(unserved.items()) if at not in served]
+        # Shards of silent hosts are possibly served: these hosts are the reason.
+        owner_of = {at.shard_id: at.host_id for at in self._owners.owners.values()}
+        unserved = {**dict.fromkeys(owner_of, ""), **lost}
+        facts.unserved = [
+            ShardFact(shard_id, "", detail)
+            for shard_id, detail in sorted(unserved.items())
+            if shard_id not in served and owner_of.get(shard_id) not in silent
+        ]
+        facts.is_item_shard_asked = facts.item_shard_id in served
 
 
 def _by_name(topic: TopicFacts) -> str:
