@@ -486,7 +486,8 @@ class Host(Service):
         wall_ms = self._parts.wall_ms
         topics = HostTopics(self._dispatcher, self._shards, consumers, now_s, wall_ms)
         facts = KnownFacts(
-            self._namespaces, self._dispatcher, self._shards, topics, self._inspection, slices, wall_ms
+            self._namespaces, self._dispatcher, self._shards, topics, self._inspection, slices, self._quotas.left_ms,
+            wall_ms,
         )  # fmt: skip
         return Routing(
             self.id, cluster, table, local, facts, self.owners, peers, self._secrets, self._audit, chance, now_s,

@@ -280,6 +280,9 @@ enum ReasonCode {
   /** No more items are taken. */
   ENQUEUE_PAUSED = 40,
   NAMESPACE_CLOSING = 41,
+  QUOTA_USED = 42,
+  /** No shard for new items of the namespace: all drain. */
+  NO_SHARD_TAKES = 44,
   /** The topic has as many items as it can have. */
   DEPTH_FULL = 48,
   /** Items are ready, and none of the other reasons holds: a defect. The host logs `stuck` with all that is known. */

@@ -277,6 +277,13 @@ class Facts:
     all_topics: HostTopic | None = None
     """The sums of all topics of a namespace that is to be explained."""
     topics_count: int = 0
+    quota: int = 0
+    """Enqueued items a minute."""
+    quota_left_ms: int = 0
+    """The time until the quota has room; 0 if it has."""
+    tier: str = ""
+    takes_items: bool = True
+    """False if no shard of the tier takes new items."""
     is_item_shard_asked: bool = False
     """True if a host that answers has the shard of the item."""
 

@@ -8,17 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from foqs.model import reason_texts as say
-from foqs.model.facts import DELIVERABLE, Facts, HostTopic, ItemFacts, ItemStage, ShardFact, TopicFacts
+from foqs.model.facts import DELIVERABLE, Facts, ItemFacts, ItemStage, ShardFact, TopicFacts
 from foqs.model.reason_texts import command, counted, span
 from foqs.model.reasons import NOT_ASKED, REASONS_EXPLAINED_MAX, Explanation, Reason, ReasonCode, Verdict
+from foqs.model.topic_reasons import counts, held_back, not_ready
 
 REASONS_OF_KIND_MAX = 3
 """The most reasons of one code. The last one counts the rest."""
-WAITED_MS_MIN = 1_000
-"""The time for which an item and a call wait beside each other on a host before that is a defect, in milliseconds."""
-LATE_MS_MAX = 10_000
-"""The same on two hosts, which have to notice each other, possibly while links are cut."""
-
 _STOPPED = frozenset(
     {
         ReasonCode.DEAD, ReasonCode.TOPIC_PAUSED, ReasonCode.NAMESPACE_PAUSED, ReasonCode.NO_CONSUMERS,
@@ -32,7 +28,6 @@ _MOVING = frozenset(
     }
 )  # fmt: skip
 _NOTHING_READY = frozenset({ReasonCode.DELAYED, ReasonCode.DEAD, ReasonCode.NOTHING_THERE})
-_OF_ENQUEUES = frozenset({ReasonCode.ENQUEUE_PAUSED, ReasonCode.NAMESPACE_CLOSING, ReasonCode.DEPTH_FULL})
 
 
 def judge(facts: Facts) -> Explanation:
@@ -80,13 +75,13 @@ def _of_topics(facts: Facts) -> list[Reason]:
     """Return the reasons for some topics, as a dequeue names them, or for one that is to be explained."""
     reasons = list(_of_pause(facts))
     for topic in facts.topics:
-        reasons += _held_back(facts, topic)
+        reasons += held_back(facts, topic)
     reasons += _not_asked(facts)
     if facts.unjudged_count:
         text = f"{facts.unjudged_count} other topics were not checked: ask for fewer at a time to get their reasons"
         reasons.append(Reason(ReasonCode.NOT_LOOKED_AT, text, count=facts.unjudged_count))
     for topic in facts.topics:
-        reasons += _not_ready(facts, topic)
+        reasons += not_ready(facts, topic)
     if not reasons:
         reasons.append(Reason(ReasonCode.NOTHING_THERE, say.nothing(facts)))
     if not facts.is_dequeue:
@@ -98,7 +93,7 @@ def _of_namespace(facts: Facts) -> list[Reason]:
     """Return the first reason of each topic with ready items, those that stand still before those that move."""
     assert facts.all_topics is not None, "the caller has checked it"
     reasons = list(_of_pause(facts))
-    of_topics = [first for topic in facts.topics if (first := next(iter(_held_back(facts, topic)), None)) is not None]
+    of_topics = [first for topic in facts.topics if (first := next(iter(held_back(facts, topic)), None)) is not None]
     reasons += sorted(of_topics, key=lambda reason: (_severity(reason.code), -reason.count))
     left_count = facts.topics_count - len(facts.topics)
     reasons += _not_asked(facts)
@@ -107,7 +102,7 @@ def _of_namespace(facts: Facts) -> list[Reason]:
         text = f"{counted(left_count, 'other topic')} with fewer ready items were not checked"
         reasons.append(Reason(ReasonCode.NOT_LOOKED_AT, text, count=left_count))
     everything = TopicFacts("", by_host=[("", facts.all_topics)])
-    reasons += _counts(facts, everything)
+    reasons += counts(facts, everything)
     if not reasons:
         reasons.append(Reason(ReasonCode.NOTHING_THERE, f"namespace {facts.namespace!r} holds no item"))
     return reasons + list(_of_enqueues(facts))
@@ -141,7 +136,7 @@ def _of_item(facts: Facts) -> Iterable[Reason]:
         return
     yield from _of_pause(facts)
     for topic in facts.topics:
-        yield from _held_back(facts, topic)
+        yield from held_back(facts, topic)
     yield from [one for one in _not_asked(facts) if one.shard_id in (-1, shard_id)]
     count, is_exact = _ahead(facts.topics)
     if count and facts.topics:
@@ -170,8 +165,8 @@ def _of_stage(facts: Facts, item: ItemFacts) -> Reason:
     see_consumers = say.consumers_command(facts.namespace, topic)
     match item.state:
         case ItemStage.DEAD:
-            since = f" since {span(now_ms - item.since_ms)}" if item.since_ms else ""
-            text = f"it is a dead letter{since}{say.why(item.detail)}"
+            since = f"has been a dead letter for {span(now_ms - item.since_ms)}"
+            text = f"it {since if item.since_ms else 'is a dead letter'}{say.why(item.detail)}"
             remedy = say.topic_command(facts.namespace, "dead-letter redrive", topic, item.id)
             return Reason(ReasonCode.DEAD, text, count=1, topic=name, remedy=remedy)
         case ItemStage.DELAYED if until_ms > now_ms:
@@ -182,9 +177,10 @@ def _of_stage(facts: Facts, item: ItemFacts) -> Reason:
             return Reason(ReasonCode.WAKING, text, count=1, topic=name)
         case ItemStage.LEASED:
             by = f" of {item.holder}" if item.holder else ""
-            since = f" since {span(now_ms - item.since_ms)}" if item.since_ms else ""
-            left = f", for another {span(until_ms - now_ms)} unless it is extended" if until_ms > now_ms else ""
-            text = f"it is under a lease{by}{since}{left}{failed}"
+            since = f"has been under a lease{by} for {span(now_ms - item.since_ms)}"
+            since = since if item.since_ms else f"is under a lease{by}"
+            left = f", which ends in {span(until_ms - now_ms)} unless it is extended" if until_ms > now_ms else ""
+            text = f"it {since}{left}{failed}"
             return Reason(ReasonCode.LEASED, text, until_ms, 1, name, remedy=see_consumers)
         case ItemStage.INHERITED:
             text = "the former owner of its shard had claimed it ahead: whether a consumer has it is unknown until then"
@@ -215,6 +211,14 @@ def _of_enqueues(facts: Facts) -> Iterable[Reason]:
     if facts.is_enqueue_paused:
         text = f"enqueues of namespace {namespace!r} are paused by an operator{say.why(facts.pause_reason)}"
         yield Reason(ReasonCode.ENQUEUE_PAUSED, text, remedy=command("namespace resume --enqueue", namespace))
+    if facts.quota_left_ms:
+        text = f"namespace {namespace!r} has used its quota of {facts.quota:,} enqueues a minute: enqueues are refused"
+        until_ms = facts.now_ms + facts.quota_left_ms
+        yield Reason(ReasonCode.QUOTA_USED, text, until_ms, remedy=command("namespace show", namespace))
+    if not facts.takes_items:
+        of_tier = f" of tier {facts.tier!r}" if facts.tier else ""
+        text = f"no shard{of_tier} takes new items, or the cluster has none: enqueues are refused"
+        yield Reason(ReasonCode.NO_SHARD_TAKES, text, remedy="foqs shard list")
     for topic in facts.topics if facts.all_topics is None else ():
         if topic.is_enqueue_paused:
             text = f"enqueues of {topic.label} are paused by an operator{say.why(topic.pause_reason)}"
@@ -266,219 +270,3 @@ def _of_kind(reasons: Sequence[Reason]) -> list[Reason]:
     if left_count := len(reasons) - len(some):
         some[-1].text += f"; and {left_count} others like it"
     return some
-
-
-# ---- reasons of topics ----
-
-
-def _held_back(facts: Facts, topic: TopicFacts) -> Iterable[Reason]:
-    """Return the reasons why its ready items are not delivered."""
-    ready, name, namespace = topic.sum("ready"), topic.topic, facts.namespace
-    if not topic.has_group:
-        text = f"{topic.label}: the group does not exist, so nothing is delivered to it"
-        yield Reason(ReasonCode.NO_GROUP, text, count=ready, topic=name, remedy=command("group list", namespace))
-    if topic.is_paused:
-        text = f"dequeues of {topic.label} are paused by an operator{say.why(topic.pause_reason)}"
-        remedy = say.topic_command(namespace, "topic resume --dequeue", topic)
-        yield Reason(ReasonCode.TOPIC_PAUSED, text, count=ready, topic=name, remedy=remedy)
-    elif ready and not facts.is_paused and topic.has_group:
-        if any(_is_stuck(found) for _, found in topic.by_host):
-            yield _stuck(topic)
-        yield from _of_consumers(facts, topic)
-        yield from _of_caps(facts, topic)
-        yield from _of_leases(facts, topic)
-        yield from _of_order(facts, topic)
-        yield from _of_memory(topic)
-        yield from _of_free(facts, topic)
-
-
-def _is_served(topic: TopicFacts) -> bool:
-    """Return True if consumers work on its items, or took some a moment ago."""
-    return bool(topic.sum("leased")) or topic.has("has_consumers")
-
-
-def _of_consumers(facts: Facts, topic: TopicFacts) -> Iterable[Reason]:
-    if facts.is_dequeue or topic.sum("waiting_calls") or _is_served(topic):
-        return
-    ready = topic.sum("ready")
-    text = f"no consumer asks for {topic.label}: {counted(ready, 'ready item')} {say.be(ready)} waiting for one"
-    remedy = say.consumers_command(facts.namespace)
-    yield Reason(ReasonCode.NO_CONSUMERS, text, count=ready, topic=topic.topic, remedy=remedy)
-
-
-def _is_capped(facts: Facts, topic: TopicFacts) -> bool:
-    if topic.has("waits_for_token") or topic.has("waits_for_namespace"):
-        return True
-    return facts.is_dequeue and bool(topic.cap or facts.cap) and bool(topic.sum("free") or topic.sum("unread"))
-
-
-def _of_caps(facts: Facts, topic: TopicFacts) -> Iterable[Reason]:
-    if not _is_capped(facts, topic):
-        return
-    ready, name, until_ms = topic.sum("ready"), topic.topic, topic.first("cap_until_ms")
-    items = f"{counted(ready, 'ready item')} of {topic.label} {say.verb(ready, 'wait')}"
-    if topic.has("is_cap_lost"):
-        text = f"{items} for tokens of a cap, and the host that has these does not answer"
-        yield Reason(ReasonCode.CAP_HOME_AWAY, text, 0, ready, name, remedy="foqs hosts")
-    elif topic.cap and (facts.is_dequeue or topic.has("waits_for_token")):
-        text = f"{items} for its cap of {topic.cap:g} deliveries a second"
-        remedy = say.topic_command(facts.namespace, "topic limit", topic, "none")
-        yield Reason(ReasonCode.TOPIC_CAPPED, text, until_ms, ready, name, remedy=remedy)
-    elif facts.cap:
-        text = f"{items} for the cap of namespace {facts.namespace!r}, {facts.cap:g} deliveries a second"
-        remedy = command("namespace set", facts.namespace, options=["--deliveries-per-second-max", "0"])
-        yield Reason(ReasonCode.NAMESPACE_CAPPED, text, until_ms, ready, name, remedy=remedy)
-
-
-def _of_leases(facts: Facts, topic: TopicFacts) -> Iterable[Reason]:
-    see_consumers, until_ms = say.consumers_command(facts.namespace, topic), topic.first("busy_until_ms")
-    if count := topic.sum("no_permit"):
-        leased = topic.sum("leased")
-        text = (
-            f"{counted(count, 'ready item')} of {topic.label} {say.verb(count, 'wait')} for permits: at most "
-            f"{topic.in_flight_max} can be in flight, and {leased} {say.be(leased)} under lease"
-        )
-        yield Reason(ReasonCode.IN_FLIGHT_FULL, text, until_ms, count, topic.topic, remedy=see_consumers)
-    if count := topic.sum("no_room"):
-        text = (
-            f"{counted(count, 'ready item')} of {topic.label} {say.verb(count, 'wait')} until leases end: their shard "
-            f"has as many as it can have, {topic.sum('leased')} of this topic"
-        )
-        yield Reason(ReasonCode.LEASES_FULL, text, until_ms, count, topic.topic, remedy=see_consumers)
-
-
-def _of_order(facts: Facts, topic: TopicFacts) -> Iterable[Reason]:
-    """Return the reasons of topics and keys that deliver one item, or one run of items, at a time."""
-    name, keys = topic.topic, topic.sum("ordering_keys")
-    code = ReasonCode.KEY_BUSY if keys or topic.key else ReasonCode.SERIAL_BUSY
-    in_order = f", in {counted(keys, 'key')}" if keys and not topic.key else ""
-    if count := topic.sum("busy"):
-        by = next((found.busy_by for _, found in topic.by_host if found.busy_by), "")
-        until_ms = topic.first("busy_until_ms")
-        ends = f", for another {span(until_ms - facts.now_ms)}" if until_ms > facts.now_ms else ""
-        text = (
-            f"{counted(count, 'ready item')} of {topic.label}{in_order} {say.verb(count, 'wait')} for the one that is "
-            f"out{f' with {by}' if by else ''}{ends}: they are delivered one after the other"
-        )
-        remedy = say.consumers_command(facts.namespace, topic)
-        yield Reason(code, text, until_ms, count, name, remedy=remedy)
-    if count := topic.sum("retrying"):
-        until_ms = topic.first("due_at_ms")
-        due = f", due in {span(until_ms - facts.now_ms)}" if until_ms > facts.now_ms else ""
-        text = (
-            f"{counted(count, 'ready item')} of {topic.label}{in_order} {say.verb(count, 'wait')} for the next attempt "
-            f"of the one before{due}"
-        )
-        yield Reason(code, text, until_ms, count, name)
-    if count := topic.sum("held"):
-        text = f"{counted(count, 'ready item')} of {topic.label} {say.be(count)} held by a dead letter that comes first"
-        remedy = say.topic_command(facts.namespace, "dead-letter redrive", topic)
-        yield Reason(ReasonCode.HELD_BY_DEAD, text, 0, count, name, remedy=remedy)
-    if count := topic.sum("moving"):
-        text = f"{counted(count, 'ready item')} of {topic.label} {say.be(count)} on the way to another shard, in order"
-        yield Reason(ReasonCode.SLOT_MOVING, text, 0, count, name, remedy="foqs shard list")
-    if count := topic.sum("uncounted"):
-        text = f"the shard of {topic.label} was just opened: it counts its items before it delivers any in order"
-        yield Reason(ReasonCode.COUNTING, text, 0, count, name)
-
-
-def _of_memory(topic: TopicFacts) -> Iterable[Reason]:
-    if count := topic.sum("no_memory"):
-        text = (
-            f"{counted(count, 'ready item')} of {topic.label} {say.verb(count, 'wait')}: the host holds as many "
-            "claimed items as fit into its memory"
-        )
-        yield Reason(ReasonCode.PREFETCH_FULL, text, 0, count, topic.topic)
-    if (count := topic.sum("unread")) and not topic.sum("free") and topic.sum("waiting_calls"):
-        text = f"{counted(count, 'ready item')} of {topic.label} {say.be(count)} being read from the database"
-        yield Reason(ReasonCode.REFILLING, text, 0, count, topic.topic)
-
-
-def _of_free(facts: Facts, topic: TopicFacts) -> Iterable[Reason]:
-    """Return the reasons for the items that nothing holds back."""
-    free, claimed, name = topic.sum("free"), topic.sum("claimed"), topic.topic
-    waiting = topic.sum("waiting_calls")
-    if not waiting:
-        free += topic.sum("unread") + claimed  # They are read, and claimed ones delivered, once somebody asks.
-    items = f"{counted(free, 'ready item')} of {topic.label}"
-    if _is_capped(facts, topic):
-        free = 0  # The cap explains these.
-    if free and facts.is_dequeue:
-        text = f"{items} came meanwhile, or are about to be delivered to other consumers: try again"
-        yield Reason(ReasonCode.ON_THE_WAY, text, 0, free, name)
-    elif free and not waiting and _is_served(topic):
-        leased = topic.sum("leased")
-        doing = f"are busy with {counted(leased, 'item')}" if leased else "took some a moment ago, and ask no more"
-        text = f"{items} {say.verb(free, 'wait')} for consumers, which {doing}"
-        remedy = say.consumers_command(facts.namespace, topic)
-        yield Reason(ReasonCode.CONSUMERS_SLOW, text, 0, free, name, remedy=remedy)
-    elif free and waiting:
-        yield from _of_distance(topic, free, items)
-    if claimed and waiting and not facts.is_dequeue:
-        text = f"{counted(claimed, 'item')} of {topic.label} {say.be(claimed)} claimed for consumers"
-        yield Reason(ReasonCode.CLAIMED, text, 0, claimed, name)
-
-
-def _of_distance(topic: TopicFacts, free: int, items: str) -> Iterable[Reason]:
-    """Return the reason for free items beside calls, which wait on the same host or on others."""
-    holding = [(host, found) for host, found in topic.by_host if found.free]
-    waited_ms = max([found.waited_ms for _, found in topic.by_host])
-    late_ms = min(waited_ms, max([found.free_ms for _, found in holding]))
-    if any(found.waiting_calls for _, found in holding) or late_ms < WAITED_MS_MIN:
-        text = f"{items} {say.be(free)} about to be delivered"
-        yield Reason(ReasonCode.ON_THE_WAY, text, 0, free, topic.topic)
-    elif late_ms < LATE_MS_MAX:
-        on = f" on host {holding[0][0]}" if holding[0][0] else ""
-        text = f"{items} {say.be(free)} ready{on}, and consumers wait on other hosts, which have to hear of it"
-        yield Reason(ReasonCode.OTHER_HOST_LATE, text, 0, free, topic.topic, holding[0][0])
-    else:
-        text = (
-            f"{items} {say.be(free)} ready for {span(late_ms)}, and calls on other hosts wait as long: please report "
-            "this, with the line `stuck` of the host's log"
-        )
-        yield Reason(ReasonCode.UNEXPLAINED, text, 0, free, topic.topic)
-
-
-def _stuck(topic: TopicFacts) -> Reason:
-    waiting = topic.sum("waiting_calls")
-    held = topic.sum("free") + topic.sum("claimed") + topic.sum("unread_idle") + topic.sum("astray")
-    text = (
-        f"{counted(held, 'item')} of {topic.label} and {counted(waiting, 'waiting call')} are there, and nothing known "
-        "keeps them apart: please report this, with the line `stuck` of the host's log"
-    )
-    return Reason(ReasonCode.UNEXPLAINED, text, 0, held, topic.topic)
-
-
-def _is_stuck(found: HostTopic) -> bool:
-    """Return True if items and calls wait beside each other on a host, or for an event that does not come."""
-    if found.astray or found.cap_late_ms >= WAITED_MS_MIN:
-        return True
-    if not found.waiting_calls or found.waited_ms < WAITED_MS_MIN:
-        return False
-    if found.waits_for_token or found.waits_for_namespace:
-        return False
-    is_held = found.claimed > 0 and found.claimed == found.prefetched and not (found.free or found.unread)
-    is_unread = found.unread > 0 and found.unread == found.unread_idle and not (found.free or found.claimed)
-    return is_held or is_unread or (found.free > 0 and found.free_ms >= WAITED_MS_MIN)
-
-
-def _not_ready(facts: Facts, topic: TopicFacts) -> Iterable[Reason]:
-    """Return the reasons for its items that are not ready."""
-    if topic.is_empty:
-        if not topic.is_paused and topic.has_group and not facts.is_partial:
-            yield Reason(ReasonCode.NOTHING_THERE, f"{topic.label} holds no item", topic=topic.topic)
-        return
-    yield from _counts(facts, topic)
-
-
-def _counts(facts: Facts, topic: TopicFacts) -> Iterable[Reason]:
-    name = topic.topic
-    if count := topic.sum("leased"):
-        text = f"{say.items_are(count, topic)} under lease: consumers have {'it' if count == 1 else 'them'}"
-        yield Reason(ReasonCode.LEASED, text, 0, count, name, remedy=say.consumers_command(facts.namespace, topic))
-    if count := topic.sum("delayed"):
-        yield Reason(ReasonCode.DELAYED, f"{say.items_are(count, topic)} not due yet", 0, count, name)
-    if count := topic.sum("dead"):
-        text = f"{say.items_are(count, topic)} in the dead letters"
-        remedy = say.topic_command(facts.namespace, "dead-letter list", topic) if name else ""
-        yield Reason(ReasonCode.DEAD, text, 0, count, name, remedy=remedy)

@@ -104,6 +104,14 @@ _MOVES = {
 }
 
 
+_HAS = {
+    Verdict.SLOW: "has topics that wait",
+    Verdict.STOPPED: "has topics that stand still",
+    Verdict.UNEXPLAINED: "has topics that stand still, and nobody knows why",
+}
+"""The same of a namespace, whose topics differ."""
+
+
 def summary(facts: Facts, verdict: Verdict) -> str:
     """Return one sentence: the thing, its state, and its items."""
     if facts.item_id:
@@ -117,7 +125,9 @@ def summary(facts: Facts, verdict: Verdict) -> str:
         counts = [sum([topic.sum(name) for topic in facts.topics]) for name in ("ready", "leased", "delayed", "dead")]
         label = facts.topics[0].label if len(facts.topics) == 1 else f"{len(facts.topics)} topics"
     ready, leased, delayed, dead = counts
+    has_topics = facts.all_topics is not None and not facts.is_paused and bool(facts.topics)
+    state = _HAS.get(verdict, _MOVES[verdict]) if has_topics else _MOVES[verdict]
     return (
-        f"{label} {_MOVES[verdict]}: {ready:,} ready, {leased:,} under lease, {delayed:,} delayed, "
+        f"{label} {state}: {ready:,} ready, {leased:,} under lease, {delayed:,} delayed, "
         f"{dead:,} dead {'letter' if dead == 1 else 'letters'}"
     )

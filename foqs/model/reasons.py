@@ -54,6 +54,8 @@ class ReasonCode(IntEnum):
     NO_GROUP = 38
     ENQUEUE_PAUSED = 40
     NAMESPACE_CLOSING = 41
+    QUOTA_USED = 42
+    NO_SHARD_TAKES = 44
     DEPTH_FULL = 48
     UNEXPLAINED = 99
 

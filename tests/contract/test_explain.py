@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
-from foqs import Explanation, InvalidArgumentError, NewItem, OnDead, Reason, ReasonCode, UnknownNamespaceError, Verdict
+from foqs import (
+    Explanation,
+    InvalidArgumentError,
+    NewItem,
+    OnDead,
+    RateLimitedError,
+    Reason,
+    ReasonCode,
+    ShardUse,
+    UnknownNamespaceError,
+    Verdict,
+)
 from tests.contract.queue_world import NS, SECOND_MS, World
 from tests.support.remedies import check_is_command, run_remedy
 
@@ -118,7 +131,7 @@ def test_an_item_is_under_lease_delayed_dead_and_gone(world: World) -> None:
     (item,) = world.client.dequeue(NS, "t", 1, lease_ms=LEASE_MS, consumer="worker@a/1")
     found = world.admin.explain(NS, item_id=item_id)
     first = check(found, Verdict.MOVING, ReasonCode.LEASED, 1)
-    assert first.text.startswith("it is under a lease of worker@a/1 since ")
+    assert first.text.startswith("it has been under a lease of worker@a/1 for ")
     assert abs(first.until_ms - item.lease_expires_at_ms) <= 10
     assert first.remedy == f"foqs consumer list --topic t {NS}"
     world.client.nack(NS, item, delay_ms=LEASE_MS, reason="no paper")
@@ -129,7 +142,7 @@ def test_an_item_is_under_lease_delayed_dead_and_gone(world: World) -> None:
     world.let_pass(LEASE_MS + SECOND_MS)
     world.client.nack(NS, world.client.dequeue(NS, "t", 1), dead_letter=True, reason="torn")
     first = check(world.admin.explain(NS, item_id=item_id), Verdict.STOPPED, ReasonCode.DEAD, 1)
-    assert first.text.startswith("it is a dead letter since ")
+    assert first.text.startswith("it has been a dead letter for ")
     assert first.text.endswith("torn")
     check(world.admin.explain(NS, "t"), Verdict.EMPTY, ReasonCode.DEAD, 1)
     run_remedy(first.remedy, world.admin, world.client)
@@ -155,12 +168,12 @@ def test_a_serial_topic_is_busy_and_then_waits_for_the_next_attempt(world: World
     (item,) = world.client.dequeue(NS, "t", 3, lease_ms=LEASE_MS, wait_ms=SECOND_MS, consumer="worker@a/1")
     found = world.admin.explain(NS, "t")
     first = check(found, Verdict.SLOW, ReasonCode.SERIAL_BUSY, 2)
-    assert "wait for the one that is out with worker@a/1, for another " in first.text
+    assert "wait for the delivery before, which is with worker@a/1 for another " in first.text
     assert abs(first.until_ms - item.lease_expires_at_ms) <= 10
     world.client.nack(NS, item, delay_ms=LEASE_MS)
     found = world.admin.explain(NS, "t")
     first = check(found, Verdict.SLOW, ReasonCode.SERIAL_BUSY, 2)
-    assert "for the next attempt of the one before, due in " in first.text
+    assert "for the next attempt of the item before, due in " in first.text
     assert 0 < first.until_ms - found.as_of_ms <= LEASE_MS + 10
 
 
@@ -170,10 +183,10 @@ def test_an_ordering_key_is_busy_and_others_are_not(world: World) -> None:
     (item,) = world.client.dequeue(NS, "t", 1, lease_ms=LEASE_MS, wait_ms=SECOND_MS)
     assert item.ordering_key == "a"
     first = check(world.admin.explain(NS, "t", ordering_key="a"), Verdict.SLOW, ReasonCode.KEY_BUSY, 2)
-    assert "topic 't', ordering key 'a' wait for the one that is out" in first.text
+    assert "topic 't', ordering key 'a' wait for the delivery before" in first.text
     assert ReasonCode.KEY_BUSY not in [one.code for one in world.admin.explain(NS, "t", ordering_key="b").reasons]
     (busy,) = [one for one in world.admin.explain(NS, "t").reasons if one.code == ReasonCode.KEY_BUSY]
-    assert (busy.count, "in 1 key" in busy.text) == (2, True)
+    assert (busy.count, "with 1 ordering key wait" in busy.text) == (2, True)
 
 
 def test_a_dead_letter_holds_a_serial_topic(world: World) -> None:
@@ -216,6 +229,30 @@ def test_no_more_items_are_taken(world: World) -> None:
     for remedy in remedies:
         run_remedy(remedy, world.admin, world.client)
     put(world, 1)
+
+
+def test_the_quota_of_the_namespace_is_used(world: World) -> None:
+    world.admin.update_namespace(NS, enqueues_per_minute_max=2)
+    for _ in range(5):
+        with suppress(RateLimitedError):
+            put(world, 1)
+    found = world.admin.explain(NS)
+    (used,) = [one for one in found.reasons if one.code == ReasonCode.QUOTA_USED]
+    assert used.text == f"namespace {NS!r} has used its quota of 2 enqueues a minute: enqueues are refused"
+    assert 0 < used.until_ms - found.as_of_ms <= 120 * SECOND_MS
+    check_is_command(used.remedy)
+
+
+def test_no_shard_takes_items(world: World) -> None:
+    for shard in world.admin.list_shards():
+        world.admin.update_shard(shard.shard_id, state=ShardUse.DRAINING)
+    world.let_pass(3 * SECOND_MS)
+    (none,) = [one for one in world.admin.explain(NS).reasons if one.code == ReasonCode.NO_SHARD_TAKES]
+    check_is_command(none.remedy)
+    for shard in world.admin.list_shards():
+        world.admin.update_shard(shard.shard_id, state=ShardUse.SERVING)
+    world.let_pass(3 * SECOND_MS)
+    assert ReasonCode.NO_SHARD_TAKES not in [one.code for one in world.admin.explain(NS).reasons]
 
 
 def test_a_namespace_names_the_topics_that_stand_still_first(world: World) -> None:

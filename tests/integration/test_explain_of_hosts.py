@@ -58,7 +58,7 @@ async def test_the_items_and_consumers_of_all_hosts_count(meta_url: str, shard_u
         for host in hosts:
             assert (await host.admin.explain("jobs", "t")).reasons[0].code == ReasonCode.CONSUMERS_SLOW
             found = await host.admin.explain("jobs", item_id=taken[0].id)
-            assert found.reasons[0].text.startswith("it is under a lease of worker since ")
+            assert found.reasons[0].text.startswith("it has been under a lease of worker for ")
 
 
 @pytest.mark.deep

@@ -21,10 +21,11 @@ from foqs.model.facts import (
     TopicFacts,
     read_host_facts,
 )
-from foqs.model.judging import LATE_MS_MAX, WAITED_MS_MIN, judge
+from foqs.model.judging import judge
 from foqs.model.reason_texts import span
 from foqs.model.reasons import REASONS_EXPLAINED_MAX, Reason, ReasonCode, Verdict
 from foqs.model.topic_name import fair, hidden, ordered
+from foqs.model.topic_reasons import LATE_MS_MAX, WAITED_MS_MIN
 from tests.support.remedies import check_is_command
 
 NOW_MS = 1_000_000
@@ -172,7 +173,9 @@ def test_what_waits_for_an_event_that_does_not_come_is_a_defect(stuck: HostTopic
 def test_a_reason_of_a_key_or_group_names_it() -> None:
     busy = HostTopic(ready=2, busy=2, leased=1, busy_by="w@h/1")
     found = judge(of_topic(busy, name=ordered(hidden("t", "audit"), "k"))).reasons[0]
-    assert found.text.startswith("2 ready items of topic 't', group 'audit', ordering key 'k' wait for the one that is")
+    assert found.text.startswith(
+        "2 ready items of topic 't', group 'audit', ordering key 'k' wait for the delivery before"
+    )
     assert found.remedy == "foqs consumer list --topic t --group audit jobs"
 
 

@@ -18,6 +18,7 @@ from foqs.host.verbs.page_reads import Slices
 from foqs.host.verbs.topic_facts import HostTopics
 from foqs.model import ids, order
 from foqs.model.calls import ItemState, PositionErrors
+from foqs.model.cluster import ShardUse
 from foqs.model.errors import NotFoundError
 from foqs.model.facts import Facts, HostFacts, HostTopic, ItemFacts, ItemStage, ShardFacts, TopicFacts
 from foqs.model.failures import failures_of
@@ -63,8 +64,11 @@ class KnownFacts:
         topics: HostTopics,
         items: LooksUp,
         slices: Slices,
+        quota_left_ms: Callable[[int], int],
         wall_ms: Callable[[], int],
     ) -> None:
+        """`quota_left_ms` returns the time until the quota of the namespace of this number has room, or 0."""
+        self._quota_left_ms = quota_left_ms
         self._namespaces = namespaces
         self._dispatcher = dispatcher
         self._shards = shards
@@ -87,6 +91,13 @@ class KnownFacts:
             is_enqueue_paused=settings.enqueue_paused,
             is_closing=namespace.closing,
             now_ms=self._wall_ms(),
+            quota=settings.enqueues_per_minute_max,
+            quota_left_ms=self._quota_left_ms(namespace.number),
+            tier=settings.tier,
+            takes_items=any(
+                use is ShardUse.SERVING and self._shards.tier_of(shard_id) == settings.tier
+                for shard_id, use in self._shards.uses.items()
+            ),
         )
 
     def of_topic(self, namespace_name: str, name: str) -> TopicFacts:
