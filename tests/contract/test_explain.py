@@ -245,7 +245,7 @@ def test_the_quota_of_the_namespace_is_used(world: World) -> None:
 
 def test_no_shard_takes_items(world: World) -> None:
     for shard in world.admin.list_shards():
-        world.admin.update_shard(shard.shard_id, state=ShardUse.DRAINING)
+        world.admin.update_shard(shard.shard_id, state=ShardUse.DRAINING, last=True)
     world.let_pass(3 * SECOND_MS)
     (none,) = [one for one in world.admin.explain(NS).reasons if one.code == ReasonCode.NO_SHARD_TAKES]
     check_is_command(none.remedy)

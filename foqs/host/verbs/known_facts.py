@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import fields
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -26,7 +25,7 @@ from foqs.model.groups import GROUPS_PER_TOPIC_MAX, NO_GROUPS
 from foqs.model.holder import holder_name
 from foqs.model.item import Phase, ShardItem
 from foqs.model.namespace import Namespace
-from foqs.model.topic import ShardTopic
+from foqs.model.topic import NamespaceTopics
 from foqs.model.topic_name import base_of
 from foqs.shard.port import ItemRow
 from foqs.shard.state.engine import ShardState
@@ -34,12 +33,10 @@ from foqs.shard.writer import ownership
 
 TOPICS_ASKED_MAX = 64
 """The most topics in one question."""
-TOPICS_PER_SLICE = 1_000
+TOPICS_PER_SLICE = 2_000
 """Topics that one slice of the event loop's time compares."""
 LOOK_UP_MS_MAX = 1_500
 """The time in which the row of an item has to be read, in milliseconds."""
-
-_COUNTS = [one.name for one in fields(HostTopic) if one.name in ("ready", "delayed", "leased", "dead")]
 
 
 class LooksUp(Protocol):
@@ -169,18 +166,27 @@ class KnownFacts:
     # ---- topics ----
 
     async def _most_ready(self, number: int, request: GetFactsRequest, found: HostFacts) -> list[str]:
-        """Return the names of the topics with the most ready items, and add up all."""
+        """Return the names of the topics with the most ready items, and note the counts of the whole namespace."""
         prefix, group = request.prefix or "", request.group
         everything, counts = HostTopic(), dict[str, int]()
         for _, shard in self._shards.owned():
             namespace = shard.index.namespaces.get(number)
-            topics = list(namespace.by_name.values()) if namespace is not None else []
-            for first in range(0, len(topics), TOPICS_PER_SLICE):
-                some = topics[first : first + TOPICS_PER_SLICE]
-                await self._slices.run(partial(_add_up, some, prefix, group, everything, counts))
+            if namespace is None:
+                continue
+            everything.ready += max(0, namespace.ready)
+            everything.delayed += max(0, namespace.delayed)
+            everything.leased += max(0, namespace.leased)
+            everything.dead += max(0, namespace.dead)
+            after: str | None = ""
+            while after is not None:
+                after = await self._slices.run(partial(_count_ready, namespace, prefix, after, group, counts))
         found.topics_count, found.all_topics = len(counts), everything
         limit = min(max(1, request.limit or 1), TOPICS_ASKED_MAX)
-        return heapq.nsmallest(limit, counts, key=lambda name: (-counts[name], name))
+        names, best = list(counts), list[tuple[int, str]]()
+        for first in range(0, len(names), TOPICS_PER_SLICE):
+            some = names[first : first + TOPICS_PER_SLICE]
+            best = await self._slices.run(partial(_with_most, best, some, counts, limit))
+        return [name for _, name in best]
 
     # ---- items ----
 
@@ -247,16 +253,25 @@ def _stage_of(item: ShardItem) -> ItemStage:
     }.get(item.phase, ItemStage.READY)
 
 
-def _add_up(
-    topics: Sequence[ShardTopic], prefix: str, group: str | None, everything: HostTopic, counts: dict[str, int]
-) -> None:
-    """Add some topics of a shard to the sums, and their ready items to the counts by name."""
-    for topic in topics:
-        if not topic.shown[0].startswith(prefix) or (group is not None and (topic.shown[1] or "") != group):
-            continue
-        if topic.empty and topic.keyed is None:
-            continue
-        counts[topic.name] = counts.get(topic.name, 0) + topic.ready_with_keyed
-        for part in (topic,) if topic.keyed is None else (topic, topic.keyed):
-            for count in _COUNTS:
-                setattr(everything, count, getattr(everything, count) + max(0, getattr(part, count)))
+def _count_ready(
+    namespace: NamespaceTopics, prefix: str, after: str, group: str | None, counts: dict[str, int]
+) -> str | None:
+    """Add the ready items of some topics of a shard that hold items to the counts by name.
+
+    Returns the name to continue after, or None at the end.
+    """
+    last: str | None = None
+    for number, topic in enumerate(namespace.after(after, prefix)):
+        if number == TOPICS_PER_SLICE:
+            return last
+        last = topic.name
+        if (group is None or (topic.shown[1] or "") == group) and not (topic.empty and topic.keyed is None):
+            counts[topic.name] = counts.get(topic.name, 0) + topic.ready_with_keyed
+    return None
+
+
+def _with_most(
+    best: list[tuple[int, str]], names: Sequence[str], counts: Mapping[str, int], limit: int
+) -> list[tuple[int, str]]:
+    """Return the `limit` topics with the most ready items among those before and these, each with its negated count."""
+    return heapq.nsmallest(limit, [*best, *[(-counts[name], name) for name in names]])
