@@ -26,14 +26,31 @@ def held_back(facts: Facts, topic: TopicFacts) -> Iterable[Reason]:
         remedy = say.topic_command(namespace, "topic resume --dequeue", topic)
         yield Reason(ReasonCode.TOPIC_PAUSED, text, count=ready, topic=name, remedy=remedy)
     elif ready and not facts.is_paused and topic.has_group:
-        if any(_is_stuck(found) for _, found in topic.by_host):
-            yield _stuck(topic)
-        yield from _of_consumers(facts, topic)
-        yield from _of_caps(facts, topic)
-        yield from _of_leases(facts, topic)
-        yield from _of_order(facts, topic)
-        yield from _of_memory(topic)
-        yield from _of_free(facts, topic)
+        reasons = _of_ready(facts, topic)
+        if not reasons and topic.sum("sick") < ready:  # Sick shards are reasons of their own.
+            reasons.append(_unchecked(topic))
+        yield from reasons
+
+
+def _of_ready(facts: Facts, topic: TopicFacts) -> list[Reason]:
+    """Return the reasons for ready items that no operator holds back."""
+    stuck = [_stuck(topic)] if any(_is_stuck(found) for _, found in topic.by_host) else []
+    return [
+        *stuck,
+        *_of_consumers(facts, topic),
+        *_of_caps(facts, topic),
+        *_of_leases(facts, topic),
+        *_of_order(facts, topic),
+        *_of_memory(topic),
+        *_of_free(facts, topic),
+    ]
+
+
+def _unchecked(topic: TopicFacts) -> Reason:
+    """Return the reason of ready items with keys that were not checked, because the topic has too many."""
+    ready = topic.sum("ready")
+    text = f"{counted(ready, 'ready item')} of {topic.label} {say.be(ready)} on shards or in keys that were not checked"
+    return Reason(ReasonCode.NOT_LOOKED_AT, text, 0, ready, topic.topic)
 
 
 def _is_served(topic: TopicFacts) -> bool:
@@ -76,17 +93,19 @@ def _of_caps(facts: Facts, topic: TopicFacts) -> Iterable[Reason]:
 
 def _of_leases(facts: Facts, topic: TopicFacts) -> Iterable[Reason]:
     see_consumers, until_ms = say.consumers_command(facts.namespace, topic), topic.first("busy_until_ms")
+    left_ms = until_ms - facts.now_ms
+    ends = f"; the first lease ends in {span(left_ms)}" if left_ms > 0 else ""
     if count := topic.sum("no_permit"):
         leased = topic.sum("leased")
         text = (
             f"{counted(count, 'ready item')} of {topic.label} {say.verb(count, 'wait')} for permits: at most "
-            f"{topic.in_flight_max} can be in flight, and {leased} {say.be(leased)} under lease"
+            f"{topic.in_flight_max} can be in flight, and {leased} {say.be(leased)} under lease{ends}"
         )
         yield Reason(ReasonCode.IN_FLIGHT_FULL, text, until_ms, count, topic.topic, remedy=see_consumers)
     if count := topic.sum("no_room"):
         text = (
             f"{counted(count, 'ready item')} of {topic.label} {say.verb(count, 'wait')} until leases end: their shard "
-            f"has as many as it can have, {topic.sum('leased')} of this topic"
+            f"has as many as it can have, {topic.sum('leased')} of this topic{ends}"
         )
         yield Reason(ReasonCode.LEASES_FULL, text, until_ms, count, topic.topic, remedy=see_consumers)
 

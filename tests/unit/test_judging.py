@@ -230,6 +230,10 @@ def test_any_facts_have_reasons_whose_remedies_are_commands(facts: Facts) -> Non
     found = judge(facts)
     assert 1 <= len(found.reasons) <= REASONS_EXPLAINED_MAX
     assert found.summary
+    is_free = not (facts.item_id or facts.is_paused or facts.all_topics is not None)
+    named = {reason.topic for reason in found.reasons}
+    for topic in facts.topics if is_free and len(found.reasons) < REASONS_EXPLAINED_MAX else ():
+        assert topic.topic in named or topic.sum("ready") <= topic.sum("sick"), "ready items without a reason"
     for reason in found.reasons:
         assert ReasonCode(reason.code)
         assert reason.text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import asdict
 from typing import NamedTuple, Protocol
 
@@ -249,6 +250,8 @@ class Explaining:
         now_s = self._now_s()
         if now_s - self._stuck_logged_s >= STUCK_LOGGED_MS / 1000:
             self._stuck_logged_s = now_s
+            facts = deepcopy(facts)
+            facts.leave_out_contents()
             _log.error("stuck", summary=found.summary, facts=asdict(facts))
 
     # ---- hosts ----

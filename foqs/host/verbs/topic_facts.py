@@ -23,8 +23,10 @@ from foqs.model.topic_name import base_of, is_ordered, parts
 from foqs.shard.state.engine import ShardState
 from foqs.shard.writer.shard_writer import ShardWriter
 
-KEYS_JUDGED_MAX = 500
-"""Keys of a topic on one shard that are checked; the items of others are in the counts alone."""
+KEYS_JUDGED_MAX = 250
+"""Keys of a topic with items on one shard that are checked; the items of others are in the counts alone."""
+KEYS_SCANNED_MAX = 5_000
+"""Keys among which these are found."""
 LEASES_JUDGED_MAX = 1_000
 """Leases of a shard among which the first end is sought."""
 CALLS_JUDGED_MAX = 2_000
@@ -60,8 +62,7 @@ class HostTopics:
             if topic is None:
                 continue
             self._add_counts(found, topic)
-            keyed = islice(topic.keyed.by_name.values(), KEYS_JUDGED_MAX) if topic.keyed is not None else ()
-            for part in chain((topic,), keyed):
+            for part in chain((topic,), _keyed_with_items(topic)):
                 self._divide(found, writer, shard, part)
             if before is not None:
                 self._count_before(found, topic, before)
@@ -237,3 +238,10 @@ class HostTopics:
             if call.namespace == number and (is_named or is_any):
                 found.waiting_calls += 1
                 found.waited_ms = max(found.waited_ms, round((self._now_s() - call.since_s) * 1000))
+
+
+def _keyed_with_items(topic: ShardTopic) -> Iterator[ShardTopic]:
+    """Yield some of the keyed topics that have items which are ready or under lease."""
+    if topic.keyed is not None:
+        some = islice(topic.keyed.by_name.values(), KEYS_SCANNED_MAX)
+        yield from islice((one for one in some if one.rows), KEYS_JUDGED_MAX)
