@@ -26,6 +26,7 @@ from foqs.model.reasons import ReasonCode, Verdict
 from foqs.shard.port import ItemRow
 from tests.histories.history import make_payload
 from tests.sim.caller import NAMESPACE
+from tests.sim.cluster import ClusterNemesis, ClusterWorld
 from tests.sim.loop import ProcessState
 from tests.sim.nemesis import Nemesis
 from tests.sim.run import Outcome, run_seed
@@ -119,7 +120,7 @@ class ExplainWatch:
         answers = []
         for host_id, living in sorted(asked.host.owners.living.items()):
             found = next((one for one in hosts if one.host.id == host_id), None)
-            if found is None:
+            if found is None or self._is_cut(asked.host.id, host_id):
                 answers.append(_Answer(living, None, "it does not answer"))
                 continue
             reads = _known(found)
@@ -134,6 +135,10 @@ class ExplainWatch:
         if facts.item is None:
             facts.item_problem = "its shard is on no host that answers"
         return facts
+
+    def _is_cut(self, one: str, other: str) -> bool:
+        links = self._world.links
+        return one != other and (links.is_cut(one, other) or links.is_cut(other, one))
 
     @staticmethod
     def _stage(host: SimHost, shard_id: int, key: int) -> ItemStage | None:
@@ -185,6 +190,8 @@ class _Life:
         world.delays.calm = is_calm
         for _ in range(2 if world.seed % 4 == 3 else 1):
             world.start_host()
+        if isinstance(world, ClusterWorld):
+            world.complete()
         while not all(host.ready for host in world.hosts):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         await self._set_up()
@@ -192,8 +199,10 @@ class _Life:
         work = [self._produce(until_s), self._operate(until_s)]
         work += [self._consume(until_s, topic) for topic in [*_TOPICS, *_TOPICS[:4]]]
         work += [self._consume(until_s, "", prefix="shared")]
-        if not is_calm and world.seed % 4 != 3:
-            work.append(Nemesis(world, random.Random(f"explained nemesis {world.seed}")).run(until_s))
+        if not is_calm:
+            chance = random.Random(f"explained nemesis {world.seed}")
+            kind = ClusterNemesis(world, chance) if isinstance(world, ClusterWorld) else Nemesis(world, chance)
+            work.append(kind.run(until_s))
         watch = asyncio.create_task(ExplainWatch(world).run())
         try:
             await asyncio.gather(*work)
