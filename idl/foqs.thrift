@@ -228,7 +228,7 @@ enum ReasonCode {
   EXPIRED = 9,
   /** Other items come first. */
   BEHIND = 10,
-  /** Nobody asks for the items. */
+  /** No call waits for the items, and no consumer has some. */
   NO_CONSUMERS = 11,
   /** No consumer waits: all are busy. */
   CONSUMERS_SLOW = 12,

@@ -62,7 +62,8 @@ def _of_consumers(facts: Facts, topic: TopicFacts) -> Iterable[Reason]:
     if facts.is_dequeue or topic.sum("waiting_calls") or _is_served(topic):
         return
     ready = topic.sum("ready")
-    text = f"no consumer asks for {topic.label}: {counted(ready, 'ready item')} {say.be(ready)} waiting for one"
+    items = f"{counted(ready, 'ready item')} {say.be(ready)} waiting for one"
+    text = f"no consumer waits for {topic.label} or has items of it: {items}"
     remedy = say.consumers_command(facts.namespace)
     yield Reason(ReasonCode.NO_CONSUMERS, text, count=ready, topic=topic.topic, remedy=remedy)
 
@@ -81,14 +82,19 @@ def _of_caps(facts: Facts, topic: TopicFacts) -> Iterable[Reason]:
     if topic.has("is_cap_lost"):
         text = f"{items} for tokens of a cap, and the host that has these does not answer"
         yield Reason(ReasonCode.CAP_HOME_AWAY, text, 0, ready, name, remedy="foqs hosts")
-    elif topic.cap and (facts.is_dequeue or topic.has("waits_for_token")):
-        text = f"{items} for its cap of {topic.cap:g} deliveries a second"
+    elif topic.has("waits_for_token") or (topic.cap and not topic.has("waits_for_namespace")):
+        text = f"{items} for its cap of {_rate(topic.cap)}"
         remedy = say.topic_command(facts.namespace, "topic limit", topic, "none")
         yield Reason(ReasonCode.TOPIC_CAPPED, text, until_ms, ready, name, remedy=remedy)
-    elif facts.cap:
-        text = f"{items} for the cap of namespace {facts.namespace!r}, {facts.cap:g} deliveries a second"
+    else:
+        text = f"{items} for the cap of namespace {facts.namespace!r}, {_rate(facts.cap)}"
         remedy = command("namespace set", facts.namespace, options=["--deliveries-per-second-max", "0"])
         yield Reason(ReasonCode.NAMESPACE_CAPPED, text, until_ms, ready, name, remedy=remedy)
+
+
+def _rate(cap: float) -> str:
+    """Return a cap in words. The asked host possibly knows a new one later than the host that has the items."""
+    return f"{cap:g} deliveries a second" if cap else "deliveries, which is new"
 
 
 def _of_leases(facts: Facts, topic: TopicFacts) -> Iterable[Reason]:

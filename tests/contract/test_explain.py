@@ -49,7 +49,7 @@ def test_nothing_is_there(world: World) -> None:
 def test_nobody_asks(world: World) -> None:
     put(world, 2)
     first = check(world.admin.explain(NS, "t"), Verdict.STOPPED, ReasonCode.NO_CONSUMERS, 2)
-    assert first.text == "no consumer asks for topic 't': 2 ready items are waiting for one"
+    assert first.text == "no consumer waits for topic 't' or has items of it: 2 ready items are waiting for one"
     world.payloads()
     assert world.admin.explain(NS, "t").verdict == Verdict.MOVING
 
@@ -284,3 +284,12 @@ def test_what_is_asked_must_be_one_thing(world: World) -> None:
             world.admin.explain(NS, **wrong)  # type: ignore[arg-type]
     with pytest.raises(UnknownNamespaceError):
         world.admin.explain("nowhere")
+
+
+def test_of_many_topics_those_with_the_most_ready_items_are_explained(world: World) -> None:
+    for number in range(1, 13):
+        put(world, number, f"t{number:02}")
+    found = world.admin.explain(NS)
+    assert [one.topic for one in found.reasons if one.topic] == [f"t{number:02}" for number in range(12, 2, -1)]
+    (others,) = [one for one in found.reasons if one.code == ReasonCode.NOT_LOOKED_AT]
+    assert others.count == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -39,6 +40,35 @@ async def test_a_single_host_explains_what_it_has(host: RunningHost) -> None:
         await waiting
 
 
+CAPPED = ReasonCode.TOPIC_CAPPED
+
+
+async def take_on(host: RunningHost) -> None:
+    """Wait for items again and again, and have them."""
+    while True:
+        await host.client.dequeue("jobs", "t", wait_ms=20_000, lease_ms=600_000)
+
+
+async def waiting_calls(host: RunningHost, *names: str) -> dict[str, int]:
+    """The calls that wait for these topics on this host, as it would say to others."""
+    request = explaining.GetFactsRequest("jobs", list(names))
+    facts = await host.host._routing._explaining._local.host_facts(request)
+    return {topic.name: topic.waiting_calls for topic in facts.topics}
+
+
+async def test_calls_for_any_topic_and_for_topics_with_keys_count(host: RunningHost) -> None:
+    await host.client.enqueue_many("jobs", [NewItem("keyed", b"x", ordering_key="k")])
+    await host.client.dequeue("jobs", "keyed", 1, lease_ms=600_000, wait_ms=5_000)
+    wanted: list[dict[str, Any]] = [{"topics": "keyed"}, {"topic_prefix": "em"}, {"topics": "emails"}]
+    calls = [asyncio.create_task(host.client.dequeue("jobs", wait_ms=30_000, **some)) for some in wanted]
+    expected = {"keyed": 1, "emails": 2, "embers": 1, "other": 0}
+    await eventually(lambda: waiting_calls(host, *expected), lambda found: found == expected)
+    for call in calls:
+        call.cancel()
+    with suppress(asyncio.CancelledError):
+        await asyncio.gather(*calls)
+
+
 @pytest.mark.deep
 async def test_the_items_and_consumers_of_all_hosts_count(meta_url: str, shard_urls: dict[int, str]) -> None:
     async with cluster(meta_url, shard_urls, 2) as hosts:
@@ -67,24 +97,15 @@ async def test_a_consumer_on_a_standby_is_a_consumer(meta_url: str, shard_urls: 
         (standby,) = [host for host in hosts if not shards_of(host)]
         (owner,) = [host for host in hosts if host is not standby]
         await owner.admin.set_topic_policy("jobs", "t", deliveries_per_second_max=0.001)
-        await put(owner, 3)
-        while await owner.client.dequeue("jobs", "t"):
-            continue
+        await put(owner, 30)
+        waiting = [asyncio.create_task(take_on(host)) for host in hosts]
         call = asyncio.create_task(standby.client.dequeue("jobs", "u", wait_ms=30_000))
         for host in hosts:
-            found = await host.admin.explain("jobs", "t")
-            assert codes(found)[0] in (ReasonCode.TOPIC_CAPPED, ReasonCode.CAP_HOME_AWAY), found
-
-        async def waits() -> int:
-            facts = await standby.host._routing._explaining._local.host_facts(
-                explaining.GetFactsRequest("jobs", ["u", "t"])
-            )
-            return sum([topic.waiting_calls for topic in facts.topics])
-
-        await eventually(waits, lambda count: count == 1)
-        call.cancel()
-        with suppress(asyncio.CancelledError):
-            await call
+            await eventually(partial(host.admin.explain, "jobs", "t"), lambda found: codes(found)[0] == CAPPED)
+        await eventually(lambda: waiting_calls(standby, "u", "t"), lambda found: found == {"u": 1, "t": 1})
+        for one in (*waiting, call):
+            one.cancel()
+        await asyncio.gather(*waiting, call, return_exceptions=True)
 
 
 @pytest.mark.deep

@@ -13,12 +13,13 @@ import structlog
 import foqs
 from foqs import ReasonCode, Verdict
 from foqs.cluster.routing.explaining import EXPLAINED_PER_SECOND_MAX, STUCK_LOGGED_MS, Explaining
+from foqs.contract.permissions import Permission
 from foqs.contract.requests import ExplainRequest, GetFactsRequest
 from foqs.model.calls import CallContext
 from foqs.model.cluster import HostRow
 from foqs.model.errors import OverloadedError, PermissionDeniedError
 from foqs.model.facts import Facts, HostFacts, HostTopic, TopicFacts
-from foqs.model.principal import EVERYBODY
+from foqs.model.principal import EVERYBODY, Principal
 from foqs.testing import MemoryQueue
 
 PRINCIPALS = {
@@ -131,6 +132,20 @@ def test_what_stays_unexplained_is_logged_once_a_minute() -> None:
     assert logged(local, now_s, one) == (Verdict.UNEXPLAINED, [])
     now_s[0] = STUCK_LOGGED_MS / 1000
     assert logged(local, now_s, one) == (Verdict.UNEXPLAINED, ["stuck"])
+
+
+async def test_names_and_errors_of_hosts_are_for_callers_that_can_watch_the_cluster() -> None:
+    one = explaining(Local(MOVING), [0.0])
+    silent = HostRow("gone#1", "", 0, 1)
+    cast(Any, one)._owners.living[silent.id] = silent
+    tenant = Principal("viewer", names={"jobs": int(Permission.OBSERVE)})
+    operator = Principal("ann", int(Permission.WATCH), names={"jobs": int(Permission.OBSERVE)})
+    shown = await one.explain(CallContext("1.2.3.4", principal=operator), ASK)
+    hidden = await one.explain(CallContext("1.2.3.4", principal=tenant), ASK)
+    assert "gone#1 reports no address" in str(shown)
+    assert shown.missing
+    assert [reason.code for reason in hidden.reasons] == [reason.code for reason in shown.reasons]
+    assert ("gone" in str(hidden), hidden.missing) == (False, [])
 
 
 async def test_a_host_explains_so_often_a_second_and_no_more() -> None:

@@ -88,6 +88,16 @@ CASES = [
         "the host that has these does not answer",
     ),
     Case(
+        ReasonCode.TOPIC_CAPPED, Verdict.SLOW,
+        of_topic(HostTopic("t", ready=1, free=1, waits_for_token=True, cap_until_ms=NOW_MS + 5, **WAITS)),
+        "1 ready item of topic 't' waits for its cap of deliveries, which is new", NOW_MS + 5,
+    ),
+    Case(
+        ReasonCode.NAMESPACE_CAPPED, Verdict.SLOW,
+        of_topic(HostTopic("t", ready=1, free=1, waits_for_namespace=True, **WAITS)),
+        "1 ready item of topic 't' waits for the cap of namespace 'jobs', deliveries, which is new",
+    ),
+    Case(
         ReasonCode.LEASES_FULL, Verdict.SLOW,
         of_topic(HostTopic("t", ready=1, no_room=1, leased=70, busy_until_ms=NOW_MS + 5, **WAITS)),
         "their shard has as many as it can have, 70 of this topic", NOW_MS + 5,
