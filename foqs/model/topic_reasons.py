@@ -59,9 +59,9 @@ def _is_served(topic: TopicFacts) -> bool:
 
 
 def _of_consumers(facts: Facts, topic: TopicFacts) -> Iterable[Reason]:
-    if facts.is_dequeue or topic.sum("waiting_calls") or _is_served(topic):
+    ready = topic.sum("ready") - topic.sum("sick")
+    if facts.is_dequeue or topic.sum("waiting_calls") or _is_served(topic) or ready <= 0:
         return
-    ready = topic.sum("ready")
     items = f"{counted(ready, 'ready item')} {say.be(ready)} waiting for one"
     text = f"no consumer waits for {topic.label} or has items of it: {items}"
     remedy = say.consumers_command(facts.namespace)

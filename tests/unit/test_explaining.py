@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ from foqs import ReasonCode, Verdict
 from foqs.cluster.routing.explaining import EXPLAINED_PER_SECOND_MAX, STUCK_LOGGED_MS, Explaining
 from foqs.contract.permissions import Permission
 from foqs.contract.requests import ExplainRequest, GetFactsRequest
+from foqs.model import limits
 from foqs.model.calls import CallContext
 from foqs.model.cluster import HostRow
 from foqs.model.errors import OverloadedError, PermissionDeniedError
@@ -65,6 +67,38 @@ def test_an_item_of_another_namespace_is_gone(queue: MemoryQueue) -> None:
     item_id = queue.client().enqueue("other", "secret", b"x")
     found = queue.as_principal("viewer").admin().explain("jobs", item_id=item_id)
     assert (found.verdict, "secret" in str(found)) == (Verdict.GONE, False)
+
+
+# ---- stops of a whole shard ----
+
+
+def codes(queue: MemoryQueue, **wanted: str) -> list[ReasonCode]:
+    return [ReasonCode(reason.code) for reason in queue.admin().explain("jobs", **wanted).reasons]
+
+
+def test_a_shard_has_as_many_leases_as_it_can_have(queue: MemoryQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "OPEN_LEASES_MAX", 2)
+    for _ in range(6):
+        queue.client().enqueue("jobs", "t", b"x")
+    items = queue.client().dequeue("jobs", "t", 6)
+    first = queue.admin().explain("jobs", "t").reasons[0]
+    assert (first.code, first.count, first.until_ms) == (ReasonCode.LEASES_FULL, 4, items[0].lease_expires_at_ms)
+    queue.client().ack("jobs", items)
+    assert len(queue.client().dequeue("jobs", "t", 6)) == 2
+
+
+def test_a_server_that_is_away_is_the_reason_of_its_items(queue: MemoryQueue) -> None:
+    item_id = queue.client().enqueue("jobs", "t", b"x")
+    servers = queue._traffic.host._servers.values()
+    for server in servers:
+        server.crash()
+    queue.clock.advance(timedelta(seconds=3))
+    for wanted in ({"topic": "t"}, {"item_id": item_id}, {}):
+        assert codes(queue, **wanted)[0] == ReasonCode.SHARD_SICK, wanted
+    for server in servers:
+        server.restart()
+    queue.clock.advance(timedelta(seconds=5))
+    assert codes(queue, topic="t") == [ReasonCode.NO_CONSUMERS]
 
 
 # ---- with other hosts and other facts ----
