@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from foqs.model.jobs import Job, JobPage, JobState
     from foqs.model.namespace import DedupScope, DedupWhenAway, Namespace, NamespaceSettings
     from foqs.model.policy import TopicPolicyEntry, TriState
-    from foqs.model.reasons import Reason, ReasonCode
+    from foqs.model.reasons import Explanation, Reason, ReasonCode, Verdict
     from foqs.model.serial import OnDead
     from foqs.model.topic_rates import RateOrder, RatesPage, TopicRates
 
@@ -142,7 +142,7 @@ _HOME = {
     "foqs.model.topic_rates": ("RateOrder", "RatesPage", "TopicRates"),
     "foqs.model.namespace": ("DedupScope", "DedupWhenAway", "Namespace", "NamespaceSettings"),
     "foqs.model.policy": ("TopicPolicyEntry", "TriState"),
-    "foqs.model.reasons": ("Reason", "ReasonCode"),
+    "foqs.model.reasons": ("Explanation", "Reason", "ReasonCode", "Verdict"),
     "foqs.model.serial": ("OnDead",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
@@ -180,6 +180,7 @@ __all__ = [
     "Dequeued",
     "EnqueueResult",
     "ErrorCode",
+    "Explanation",
     "ExportPage",
     "ExportPlan",
     "ExportSplit",
@@ -239,6 +240,7 @@ __all__ = [
     "TriState",
     "UnavailableError",
     "UnknownNamespaceError",
+    "Verdict",
     "Worker",
     "describe_error",
 ]

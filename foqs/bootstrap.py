@@ -59,7 +59,7 @@ from foqs.host.verbs.history_verb import HistoryVerb
 from foqs.host.verbs.host_stocks import Stocks
 from foqs.host.verbs.inspection import Inspection
 from foqs.host.verbs.job_calls import JobCalls, JobEnqueues
-from foqs.host.verbs.known_reasons import KnownReasons
+from foqs.host.verbs.known_facts import KnownFacts
 from foqs.host.verbs.namespace_verbs import NamespaceCreation, NamespacePages, NamespaceVerbs
 from foqs.host.verbs.page_reads import PageBudget, Slices
 from foqs.host.verbs.place_check import PlaceCheck
@@ -69,6 +69,7 @@ from foqs.host.verbs.shard_calls import ShardCalls
 from foqs.host.verbs.shard_maps import ShardMaps
 from foqs.host.verbs.status_of_host import StatusOfHost
 from foqs.host.verbs.table import verb_table
+from foqs.host.verbs.topic_facts import HostTopics
 from foqs.host.verbs.topics import Topics
 from foqs.membership_factory import make_membership
 from foqs.model import limits
@@ -480,8 +481,13 @@ class Host(Service):
         peers = self._parts.peers(self.id, cluster, self._secrets, proof, chance.random_bytes, now_s, to_peers)
         depths, consumers = self._depths, self._consumers
         local = Stocks(self._dispatcher, self._shards, self._namespaces, now_s, self._tasks, depths, consumers)
-        reasons = KnownReasons(self._namespaces, self._dispatcher, now_s, self._parts.wall_ms)
+        wall_ms = self._parts.wall_ms
+        topics = HostTopics(self._dispatcher, self._shards, consumers, now_s, wall_ms)
+        facts = KnownFacts(
+            self._namespaces, self._dispatcher, self._shards, topics, self._inspection, slices, self._quotas.left_ms,
+            wall_ms,
+        )  # fmt: skip
         return Routing(
-            self.id, cluster, table, local, reasons, self.owners, peers, self._secrets, self._audit, chance, now_s,
+            self.id, cluster, table, local, facts, self.owners, peers, self._secrets, self._audit, chance, now_s,
             slices, self._config.needs_peer_certificates,
         )  # fmt: skip

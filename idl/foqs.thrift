@@ -206,32 +206,86 @@ struct Item {
   15: optional string fairness_key
 }
 
-/** Why a dequeue got nothing. There may be others in later versions: then the text says what there is to say. */
+/** Why items are not delivered. Later versions can have others: then the text has all that is known. */
 enum ReasonCode {
+  /** Nothing is stored under the id of the item. */
+  GONE = 1,
   /** Items are dead letters. */
   DEAD = 2,
   /** Items are not due yet. */
   DELAYED = 3,
+  /** Items are due, and are about to become ready. */
+  WAKING = 4,
   /** Items are under lease. */
   LEASED = 5,
+  /** The end of an item is being written. */
+  SETTLING = 6,
+  /** The former owner of the shard died with the item claimed: it is possibly with a consumer. */
+  INHERITED = 7,
+  /** Items are claimed for consumers. */
+  CLAIMED = 8,
+  /** The TTL of the item is over: it is about to be deleted. */
+  EXPIRED = 9,
+  /** Other items come first. */
+  BEHIND = 10,
+  /** No call waits for the items, and no consumer has some. */
+  NO_CONSUMERS = 11,
+  /** No consumer waits: all are busy. */
+  CONSUMERS_SLOW = 12,
   TOPIC_PAUSED = 14,
   NAMESPACE_PAUSED = 15,
   /** Ready items wait for tokens of a cap on deliveries. */
   TOPIC_CAPPED = 16,
   NAMESPACE_CAPPED = 17,
-  /** Ready items wait until leases end: their shard has as many as it may. */
+  /** The host that has the tokens of a cap does not answer. */
+  CAP_HOME_AWAY = 18,
+  /** As many items are in flight as the topic can have. */
+  IN_FLIGHT_FULL = 19,
+  /** Ready items wait until leases end: their shard has as many as it can. */
   LEASES_FULL = 20,
+  /** The host holds as many claimed items as fit into its memory. */
+  PREFETCH_FULL = 21,
+  /** Ready items are being read from the database. */
+  REFILLING = 22,
   /** A shard was not asked: its server fails. It may have ready items. */
   SHARD_SICK = 23,
   /** A shard was not asked: no host serves it. It may have ready items. */
   UNSERVED = 24,
+  /** A shard is on its way to another host. */
+  LEAVING = 25,
+  /** Hosts name different owners of a shard. */
+  MAP_DIFFERS = 27,
   /** A host was not asked: it does not answer. It may have ready items. */
   HOST_SILENT = 28,
+  /** Items are ready on a host, and consumers wait on another one, which has not heard of them yet. */
+  OTHER_HOST_LATE = 29,
   /** There is no item of it on any shard. */
   NOTHING_THERE = 30,
   /** Topics that were not looked at, because the call names many. */
   NOT_LOOKED_AT = 31,
-  /** There are ready items, and none of the other reasons: they came meanwhile, or are about to go to others. */
+  /** Items are about to be delivered. */
+  ON_THE_WAY = 32,
+  /** A serial topic has a delivery out, or an item that waits for its next attempt: the others wait for its end. */
+  SERIAL_BUSY = 33,
+  /** The same of items with an ordering key. */
+  KEY_BUSY = 34,
+  /** A dead letter holds the items behind it. */
+  HELD_BY_DEAD = 35,
+  /** Items of a serial topic are on their way to another shard. */
+  SLOT_MOVING = 36,
+  /** The shard was just opened and still counts its rows, before which no item with an order is delivered. */
+  COUNTING = 37,
+  /** The consumer group does not exist. */
+  NO_GROUP = 38,
+  /** No more items are taken. */
+  ENQUEUE_PAUSED = 40,
+  NAMESPACE_CLOSING = 41,
+  QUOTA_USED = 42,
+  /** No shard for new items of the namespace: all drain. */
+  NO_SHARD_TAKES = 44,
+  /** The topic has as many items as it can have. */
+  DEPTH_FULL = 48,
+  /** Items are ready, and none of the other reasons holds: a defect. The host logs `stuck` with all that is known. */
   UNEXPLAINED = 99
 }
 
@@ -256,6 +310,52 @@ struct DequeueResponse {
   1: list<Item> items,
   /** With want_why and without items: the reasons, the one that decides first, 1 to 8 of them. */
   2: optional list<Reason> why_empty
+}
+
+/** The state of items, in a word. */
+enum Verdict {
+  MOVING = 0,
+  /** They move, and something limits how fast, or they wait for a time that is known. */
+  SLOW = 1,
+  /** They stay until somebody acts. */
+  STOPPED = 2,
+  EMPTY = 3,
+  /** The item is not stored. */
+  GONE = 4,
+  UNEXPLAINED = 5
+}
+/**
+ * Why an item, the items of a topic, or those of a namespace are not delivered: with an item_id, with a topic, with
+ * neither. All living hosts are asked, for 2 s at most. A host does 50 a second, beyond that it is OVERLOADED.
+ */
+struct ExplainRequest {
+  1: required string namespace_name,
+  2: string topic = "",
+  /** Not together with any of the others. */
+  3: string item_id = "",
+  /** Of the topic; "" or absent for its own items. */
+  4: optional string group,
+  /** Only the items of the topic with this key. */
+  5: optional string ordering_key,
+  /** The same, in place of ordering_key. */
+  6: optional string fairness_key
+}
+struct ExplainResponse {
+  1: Verdict verdict,
+  /** One sentence. */
+  2: string summary,
+  /** The one that decides first, 1 to 16 of them. */
+  3: list<Reason> reasons,
+  /** When this was so, by the clock of the host that was asked. */
+  4: i64 as_of_ms,
+  /** With an item that is ready: the items that come before it. */
+  5: i64 ahead_count,
+  /** If false, there are at least so many. */
+  6: bool ahead_is_exact,
+  /** 0 if unknown. */
+  7: i64 expected_wait_ms,
+  /** The hosts and shards that were not asked, in words; empty for callers without WATCH. */
+  8: list<string> missing
 }
 
 struct AckRequest {
@@ -1420,6 +1520,7 @@ service FoqsAdmin {
   BatchResponse forgetDedupIds(1: ForgetDedupIdsRequest request) throws (1: FoqsError error)
   ListConsumersResponse listConsumers(1: ListConsumersRequest request) throws (1: FoqsError error)
   ReleaseLeasesResponse releaseLeases(1: ReleaseLeasesRequest request) throws (1: FoqsError error)
+  ExplainResponse explain(1: ExplainRequest request) throws (1: FoqsError error)
   StoredItemsResponse listDeadLetters(1: ListDeadLettersRequest request) throws (1: FoqsError error)
   DeadLettersResponse redriveDeadLetters(1: RedriveDeadLettersRequest request) throws (1: FoqsError error)
   DeadLettersResponse purgeDeadLetters(1: PurgeDeadLettersRequest request) throws (1: FoqsError error)
@@ -1713,7 +1814,97 @@ struct PointersResponse {
 struct HintRequest { 1: list<TopicPointer> pointers }
 struct HintResponse {}
 
+/** Asks a host for its facts about topics, by their hidden names, of those with a prefix, or about an item of its own. */
+struct GetFactsRequest {
+  1: required string namespace_name,
+  2: optional list<string> names,
+  3: optional string prefix,
+  /** With prefix: of this group alone; absent for all. */
+  4: optional string group,
+  /** With prefix: the most topics, those with the most ready items first. */
+  5: i32 limit = 10,
+  6: optional string item_id,
+  /** The place of an item: the items before it are counted. */
+  7: optional i32 urgency,
+  8: optional i64 due_at_ms,
+  9: optional i64 key,
+  10: optional i32 shard_id
+}
+/** A shard as its host has it. */
+struct ShardFacts {
+  1: i32 shard_id,
+  /** owned, sick, leaving or lost. */
+  2: string state,
+  3: i64 epoch,
+  4: string detail
+}
+/** A topic with its keys, as a host has it. Ready items are counted by the cause of their wait. */
+struct HostTopic {
+  1: string name,
+  2: i64 ready,
+  3: i64 delayed,
+  4: i64 leased,
+  5: i64 dead,
+  6: i32 waiting_calls,
+  7: i64 waited_ms,
+  8: bool has_consumers,
+  9: i64 cap_until_ms,
+  10: bool is_cap_lost,
+  11: i64 claimed,
+  12: i64 prefetched,
+  13: i64 sick,
+  14: i64 no_room,
+  15: i64 no_permit,
+  16: i64 busy,
+  17: i64 retrying,
+  18: i64 held,
+  19: i64 moving,
+  20: i64 uncounted,
+  21: i64 unread,
+  22: i64 no_memory,
+  23: i64 free,
+  24: i64 busy_until_ms,
+  25: string busy_by,
+  26: i64 due_at_ms,
+  27: i64 before,
+  28: bool before_is_exact,
+  29: i32 ordering_keys,
+  30: i64 astray,
+  31: bool waits_for_token,
+  32: bool waits_for_namespace,
+  33: i64 free_ms,
+  34: i64 unread_idle,
+  35: i64 cap_late_ms
+}
+struct ItemFacts {
+  1: string id,
+  2: string topic,
+  3: i32 state,
+  4: i32 urgency,
+  5: i64 due_at_ms,
+  6: i64 key,
+  7: i32 shard_id,
+  8: i64 expires_at_ms,
+  9: i64 until_ms,
+  10: i64 since_ms,
+  11: string holder,
+  12: string detail,
+  13: string error,
+  14: i32 failed_attempts
+}
+struct HostFacts {
+  1: i64 now_ms,
+  2: list<ShardFacts> shards,
+  3: list<HostTopic> topics,
+  4: i64 topics_count,
+  /** Of all topics with the prefix; its name is empty. */
+  5: optional HostTopic all_topics,
+  6: optional ItemFacts item,
+  7: string item_problem
+}
+
 service FoqsPeer {
+  HostFacts getFacts(1: GetFactsRequest request) throws (1: FoqsError error)
   GreetResponse greet(1: GreetRequest request) throws (1: FoqsError error)
   JoinResponse join(1: JoinRequest request) throws (1: FoqsError error)
   HelloResponse hello(1: HelloRequest request) throws (1: FoqsError error)

@@ -42,6 +42,11 @@ _COMMANDS = {
     "topic": _Place("topic_commands", "topic", "Pause a topic, limit its rate, or work on all its items."),
     "group": _Place("group_commands", "group", "Declare, list and delete the consumer groups of topics."),
     "consumer": _Place("consumer_commands", "consumer", "List consumers with their items, and end their leases."),
+    "explain": _Place(
+        "explain_command",
+        "explain",
+        "Say why items of NAMESPACE are not delivered: the decisive reason first, its end, and commands that help.",
+    ),
     "enqueue": _Place(
         "queue_commands", "enqueue", "Store an item with PAYLOAD, or with what comes from stdin (-), and print its id."
     ),

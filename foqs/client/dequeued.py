@@ -22,7 +22,7 @@ class Dequeued(list[Item]):
 
     def __init__(self, items: Iterable[Item], decoded: Iterable[Any]) -> None:
         super().__init__(items)
-        self.why_empty = [Reason(*_field_values(one)) for one in decoded]
+        self.why_empty = reasons_of(decoded)
 
     @property
     def is_partial(self) -> bool:
@@ -33,3 +33,8 @@ class Dequeued(list[Item]):
     def is_none_ready(self) -> bool:
         """True if certainly no item was deliverable at once, by the reported reasons."""
         return not self and all(reason.code in NOT_READY for reason in self.why_empty)
+
+
+def reasons_of(decoded: Iterable[Any]) -> list[Reason]:
+    """Return decoded reasons."""
+    return [Reason(*_field_values(one)) for one in decoded]

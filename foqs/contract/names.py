@@ -127,6 +127,7 @@ FIELDS: Mapping[str, Mapping[str, Checked]] = {
     "ReleaseLeasesRequest": _fields(
         NAMESPACE="namespace_name", INSIDE="consumer topic group", FROM_PEERS="shard_ids", CONTENT="at_most_once"
     ),
+    "ExplainRequest": _fields(NAMESPACE="namespace_name", INSIDE="topic item_id group ordering_key fairness_key"),
     "RedriveDeadLettersRequest": _fields(
         NAMESPACE="namespace_name", INSIDE="topic ids page_token group ordering_key fairness_key", CONTENT="limit"
     ),
@@ -197,6 +198,7 @@ FIELDS: Mapping[str, Mapping[str, Checked]] = {
     "CapAsk": _fields(PEER="namespace_number topic per_second wanted_count held_count unused_count weight is_short"),
     "TopicWish": _fields(PEER="namespace_number topic count"),
     "HintRequest": _fields(PEER="pointers"),
+    "GetFactsRequest": _fields(PEER="namespace_name names prefix group limit item_id urgency due_at_ms key shard_id"),
     "TopicPointer": _fields(PEER="namespace_number topic host_id ready_count priority oldest_at_ms urgency"),
 }
 """Every field by its struct."""

@@ -70,11 +70,17 @@ COSTLY_SETTINGS: Final = tuple(name for name, check in FIELDS["NamespaceSettings
 
 
 _WATCH: Final = int(Permission.WATCH)
+_READ: Final = int(Permission.READ)
 
 
 def sees_hosts(context: CallContext) -> bool:
     """Return True if a caller can see the names of hosts: with WATCH, or while permissions are not enforced."""
     return context.is_permissive or bool(context.principal.cluster & _WATCH)
+
+
+def reads_items(context: CallContext, namespace_name: str, number: int | None) -> bool:
+    """Return True if a caller can see texts that clients have written into items of a namespace."""
+    return context.is_permissive or bool(context.principal.held_in(namespace_name, number) & _READ)
 
 
 def needed_by_receipts(request: Any) -> Permission:

@@ -23,11 +23,13 @@ from foqs.model.audit import AuditPage
 from foqs.model.calls import CallContext
 from foqs.model.cluster_calls import ClusterHosts
 from foqs.model.event_history import History
+from foqs.model.facts import HostFacts
 from foqs.model.groups import TopicGroup
 from foqs.model.holder import ConsumerPage, ReleaseResult
 from foqs.model.jobs import Job, JobPage
 from foqs.model.namespace import Namespace
 from foqs.model.policy import TopicPolicyEntry, TopicPolicyPage
+from foqs.model.reasons import Explanation
 from foqs.model.topic_rates import RatesPage
 
 Method = Callable[[CallContext, Any], Awaitable[Any]]
@@ -79,6 +81,8 @@ class Whole(Enum):
     """Any host does it alone."""
     STATUS = auto()
     """Each host does it for itself, also if another host asks."""
+    EXPLAINED = auto()
+    """This host does it, with the facts of all hosts."""
     OF_PEERS = auto()
     """A message between hosts."""
     OF_CONNECTION = auto()
@@ -104,7 +108,7 @@ class VerbRow(NamedTuple):
     @property
     def is_for_peers(self) -> bool:
         """True if a host is permitted to ask it of another one."""
-        return self.route not in (Whole.HERE, Whole.SURVEYED, Whole.OF_CONNECTION)
+        return self.route not in (Whole.HERE, Whole.SURVEYED, Whole.EXPLAINED, Whole.OF_CONNECTION)
 
 
 VERBS: dict[str, VerbRow] = {
@@ -167,6 +171,7 @@ VERBS: dict[str, VerbRow] = {
         of.ListConsumersRequest, ConsumerPage, Whole.BY_ALL, Permission.OBSERVE, costs="consumers"
     ),
     "releaseLeases": VerbRow(of.ReleaseLeasesRequest, ReleaseResult, Whole.BY_ALL, Permission.ALTER),
+    "explain": VerbRow(of.ExplainRequest, Explanation, Whole.EXPLAINED, Permission.OBSERVE),
     "listDeadLetters": VerbRow(
         of.ListDeadLettersRequest, calls.StoredItemPage, Whole.BY_ALL, Permission.READ, costs="items"
     ),
@@ -219,5 +224,6 @@ VERBS: dict[str, VerbRow] = {
     "report": VerbRow(of.ReportRequest, of.PointersResponse, Whole.OF_PEERS, NOTHING),
     "seek": VerbRow(of.SeekRequest, of.PointersResponse, Whole.OF_PEERS, NOTHING),
     "hint": VerbRow(of.HintRequest, None, Whole.OF_PEERS, NOTHING),
+    "getFacts": VerbRow(of.GetFactsRequest, HostFacts, Whole.OF_PEERS, NOTHING),
 }  # fmt: skip
 """Every verb by its name on the wire."""

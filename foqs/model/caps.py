@@ -68,6 +68,9 @@ class Cap(TokenSource, Protocol):
     def end(self, now_s: float) -> None:
         """Note that the cap no longer exists."""
 
+    def left_s(self, now_s: float) -> float:
+        """Return the same as `wait_s`, but 0 if that is unknown because no item needed a token. It changes nothing."""
+
 
 class TokenBucket:
     """Tokens at a rate: in any time t no more than rate * t + burst are spent.
@@ -133,6 +136,11 @@ class TokenBucket:
     def wait_s(self, now_s: float) -> float:
         self._refill(now_s)
         return 0.0 if self._tokens >= 1 - _ALMOST else (1 - self._tokens) / self.rate
+
+    def left_s(self, now_s: float) -> float:
+        elapsed_s = max(0.0, now_s - self._at_s)
+        tokens = max(self._tokens, min(self.burst - self._held_count, self._tokens + elapsed_s * self.rate))
+        return 0.0 if tokens >= 1 - _ALMOST else (1 - tokens) / self.rate
 
     def weigh(self, weight: int) -> None:
         """Note nothing, because all tokens of the bucket are this host's."""

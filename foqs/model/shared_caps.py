@@ -295,6 +295,19 @@ class SharedCap:
         self._ask_soon(now_s)
         return NEVER_S
 
+    def left_s(self, now_s: float) -> float:
+        if self._own is not None:
+            return self._own.left_s(now_s)
+        dates = [from_s for from_s, until_s, _ in self._batches if until_s > now_s]
+        if dates:
+            return max(0.0, min(dates) - now_s)
+        return NEVER_S if self.is_asking or self._is_short or self._again_s > now_s else 0.0
+
+    @property
+    def is_without_tokens(self) -> bool:
+        """True if the home does not answer, and no share is known that could be made here."""
+        return self._is_lost and self._own is None
+
     def weigh(self, weight: int) -> None:
         self.weight = weight
 

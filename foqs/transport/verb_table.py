@@ -31,6 +31,7 @@ from foqs.model.errors import (
     error_for_code,
 )
 from foqs.model.event_history import HistoryRow
+from foqs.model.facts import HostTopic, ItemFacts, ShardFacts
 from foqs.model.holder import ConsumerRow
 from foqs.model.namespace import NamespaceSettings
 from foqs.model.reasons import Reason, WhyNone
@@ -71,6 +72,9 @@ for _cls, _struct in (
     (Reason, structs.Reason),
     (TopicRates, structs.TopicRates),
     (HistoryRow, structs.HistoryRow),
+    (HostTopic, structs.HostTopic),
+    (ShardFacts, structs.ShardFacts),
+    (ItemFacts, structs.ItemFacts),
 ):
     encode_as(_cls, _struct)
 

@@ -127,6 +127,16 @@ def _plain() -> list[tuple[str, Any]]:
         ("getHostStatus", s.HostStatusRequest()),
         ("listAudit", s.ListAuditRequest(1, 2, "mailer", NAMESPACE, "enqueue")),
         *_of_access(),
+        *_of_explanations(),
+    ]
+
+
+def _of_explanations() -> list[tuple[str, Any]]:
+    s = structs
+    return [
+        ("explain", s.ExplainRequest(NAMESPACE, "topic", group="audit", ordering_key="key")),
+        ("explain", s.ExplainRequest(NAMESPACE, item_id="0-10000000001")),
+        ("getFacts", s.GetFactsRequest(NAMESPACE, ["topic"], None, None, 10, "0-10000000001", 5, _I64, _I64, 1)),
     ]
 
 

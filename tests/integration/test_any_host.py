@@ -242,6 +242,7 @@ async def test_only_hosts_of_the_cluster_may_call_as_hosts(hosts: Hosts) -> None
     raw = first.raw
     for method, request in [
         ("report", structs.ReportRequest([])), ("seek", structs.SeekRequest([])), ("hint", structs.HintRequest([])),
+        ("getFacts", structs.GetFactsRequest("jobs", ["t"])),
     ]:  # fmt: skip
         reply = await raw.call(method, request)
         assert isinstance(reply.error, PermissionDeniedError), method

@@ -109,6 +109,7 @@ SILENT_CALLS: dict[str, Callable[[foqs.Client, foqs.AdminClient, Any], object]] 
     "delete_group": lambda _, admin, within: admin.delete_group("ns", "t", "g", **within),
     "list_groups": lambda _, admin, within: next(iter(admin.list_groups("ns", **within))),
     "list_consumers": lambda _, admin, within: next(iter(admin.list_consumers("ns", **within))),
+    "explain": lambda _, admin, within: admin.explain("ns", "t", **within),
     "release_leases": lambda _, admin, within: admin.release_leases("ns", "worker", **within),
     "list_topic_policies": lambda _, admin, within: next(iter(admin.list_topic_policies("ns", **within))),
     "list_shards": lambda _, admin, within: admin.list_shards(**within),

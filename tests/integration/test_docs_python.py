@@ -47,7 +47,14 @@ _OUTPUTS = {
         ["1 ValueError: card *** was refused"],
         ["resized cat.png", "1 acked"],
     ],
-    "Consuming in a loop": [["3 3"], ["0 1 item of topic 'alarms' is not due yet"]],
+    "Consuming in a loop": [
+        ["3 3"],
+        ["0 1 item of topic 'alarms' is not due yet"],
+        [
+            "topic 'alarms' has nothing to deliver: 0 ready, 0 under lease, 1 delayed, 0 dead letters",
+            "1 item of topic 'alarms' is not due yet",
+        ],
+    ],
     "Several consumers of each item": [["None payment 17", "audit payment 17", "search payment 17"]],
     "One at a time, in order": [["2 open", "1 deposit", "1 close"]],
     "The items of each customer in order": [["['open', 'pay', 'close'] ['open', 'pay', 'close']"]],

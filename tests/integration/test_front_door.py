@@ -129,6 +129,10 @@ async def _call_the_verbs_on_consumers(client: RawClient) -> None:
     assert (row.name, row.topic, row.held_since_ms, row.hosts, row.prefix) == ("worker", "topic", 5, [], None)
     released = (await client.call("releaseLeases", s.ReleaseLeasesRequest("ns", "worker"))).response
     assert (released.released, released.left_at_most_once) == (row.held, 0)
+    explained = (await client.call("explain", s.ExplainRequest("ns", "other"))).response
+    assert (explained.verdict, explained.as_of_ms, explained.missing) == (s.Verdict.EMPTY, 5, [])
+    [reason] = explained.reasons
+    assert (reason.code, reason.topic, reason.shard_id) == (s.ReasonCode.NOTHING_THERE, "other", -1)
 
 
 async def _call_the_verbs_on_jobs(client: RawClient) -> None:

@@ -51,7 +51,7 @@ from foqs.model.limits import PAYLOAD_BYTES_DEFAULT
 from foqs.model.namespace import Namespace, NamespaceSettings, check_namespace_name, updated, with_changes
 from foqs.model.policy import TopicPolicyEntry, TopicPolicyPage
 from foqs.model.policy_book import NamedChange, PolicyBook, PolicyCounts
-from foqs.model.reasons import Reason, WhyNone
+from foqs.model.reasons import Explanation, Reason, ReasonCode, Verdict, WhyNone
 from foqs.model.slots import SLOTS_COUNT
 from foqs.model.topic_rates import RatesPage, TopicRates
 from tests.support.fake_access_calls import FakeAccessCalls
@@ -331,6 +331,11 @@ class FakeQueue(FakeJobCalls, FakeShardCalls, FakeAccessCalls):
     async def release_leases(self, context: CallContext, request: of.ReleaseLeasesRequest) -> ReleaseResult:
         self._check(request.namespace_name)
         return ReleaseResult(len(self.leased), 0)
+
+    async def explain(self, context: CallContext, request: of.ExplainRequest) -> Explanation:
+        self._check(request.namespace_name)
+        reason = Reason(ReasonCode.NOTHING_THERE, f"topic {request.topic!r} holds no item", topic=request.topic)
+        return Explanation(Verdict.EMPTY, "nothing is there", [reason], 5)
 
     async def list_dead_letters(self, context: CallContext, request: of.ListDeadLettersRequest) -> StoredItemPage:
         return StoredItemPage([], "")

@@ -165,7 +165,7 @@ def test_each_verb_needs_the_bits_that_the_decision_gives_it() -> None:
         "ENQUEUE": "enqueue createJob updateJob",
         "CONSUME": "dequeue ack nack extendLease",
         "OBSERVE": "getActiveTopics getShardMap getNamespace listNamespaces getTopicPolicy listTopicPolicies getJob"
-        " listJobs listGroups listConsumers getRates getHistory",
+        " listJobs listGroups listConsumers getRates getHistory explain",
         "READ": "peekItems getItem listDeadLetters planExport exportItems",
         "ALTER": "deleteItems forgetDedupIds redriveDeadLetters purgeDeadLetters setTopicPolicy setTopicPolicies"
         " releaseLeases",
@@ -211,7 +211,7 @@ def _kinds(kind: Any) -> list[Any]:
 def test_a_verb_that_needs_nothing_is_done_for_whoever_holds_nothing() -> None:
     door, free = Door(), sorted(VERBS.keys() - set(NEEDING))
     assert free == sorted(
-        ["greet", "join", "hello", "prove", "report", "seek", "hint", "endWait", "authenticate", "whoAmI"]
+        ["greet", "join", "hello", "prove", "report", "seek", "hint", "getFacts", "endWait", "authenticate", "whoAmI"]
     )
     for verb in free:
         assert door.call(Principal("nobody"), verb, VERBS[verb].request()) is DONE

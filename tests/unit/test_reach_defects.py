@@ -15,11 +15,12 @@ from foqs.cluster.homes.home_table import HomeTable
 from foqs.cluster.homes.probes import Probes
 from foqs.cluster.homes.topic_reports import TopicReports
 from foqs.cluster.routing.pulls import Pulls
-from foqs.host.verbs.known_reasons import KnownReasons
-from foqs.model import host_addresses, reasons
+from foqs.host.verbs.known_facts import KnownFacts
+from foqs.model import host_addresses, judging
 from foqs.model.caps import TokenBucket
 from foqs.model.errors import FoqsError, UnknownNamespaceError
-from foqs.model.reasons import TopicFacts
+from foqs.model.facts import TopicFacts
+from foqs.model.reasons import Reason, ReasonCode
 from foqs.model.shared_caps import SharedCap
 from foqs.testing import MemoryQueue
 from tests.support.topic_net import CutNet
@@ -33,7 +34,7 @@ from tests.unit import (
     test_why_empty,
 )
 
-of_topic = KnownReasons.of_topic
+of_topic = KnownFacts.of_topic
 
 
 def _on_net(test: Callable[..., None], *arguments: Any) -> Callable[[], None]:
@@ -55,9 +56,9 @@ def _on_queue(test: Callable[[MemoryQueue], None]) -> Callable[[], None]:
     return run
 
 
-def _without_cap(self: KnownReasons, *call: Any) -> TopicFacts:
+def _without_cap(self: KnownFacts, *call: Any) -> TopicFacts:
     facts = of_topic(self, *call)
-    facts.cap, facts.stats = 0.0, None
+    facts.cap = 0.0
     return facts
 
 
@@ -87,11 +88,11 @@ DEFECTS: dict[str, tuple[Any, str, Any, Callable[[], Any]]] = {
         _on_net(test_probes.test_what_is_served_by_its_home_is_asked_for_nowhere_else),
     ),
     "nothing is said to be there of a capped topic": (
-        KnownReasons, "of_topic", _without_cap,
+        KnownFacts, "of_topic", _without_cap,
         _on_queue(test_why_empty.test_ready_items_of_a_capped_topic_are_not_called_none),
     ),
     "a sick shard is not named": (
-        reasons, "_sick", lambda shard: reasons.Reason(reasons.ReasonCode.NOTHING_THERE, "no item"),
+        judging, "_sick", lambda shard: Reason(ReasonCode.NOTHING_THERE, "no item"),
         test_why_empty.test_a_sick_shard_of_another_host_is_named_and_nothing_is_claimed_of_what_it_has,
     ),
     "any port can be dialled": (

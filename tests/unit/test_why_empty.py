@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,15 +12,16 @@ from hypothesis import strategies as st
 
 from foqs import Dequeued, ReasonCode
 from foqs.cluster.ownership.owner_map import ShardOwner
-from foqs.cluster.routing.host_rounds import HostAnswer
-from foqs.cluster.routing.why_empty import WhyEmpty
+from foqs.cluster.routing.explaining import Explaining
 from foqs.contract.permissions import Permission
 from foqs.contract.requests import DequeueRequest, TopicDemand
-from foqs.model.calls import CallContext, HostStatus, ShardStatus, TopicPage, TopicStats
+from foqs.model.calls import CallContext
 from foqs.model.cluster import HostRow
 from foqs.model.errors import UnavailableError
+from foqs.model.facts import Facts, HostFacts, HostTopic, ShardFact, ShardFacts, TopicFacts
+from foqs.model.judging import judge
 from foqs.model.principal import EVERYBODY, Principal
-from foqs.model.reasons import NOT_ASKED, NOT_READY, REASONS_MAX, Facts, Reason, ShardFact, TopicFacts, judge
+from foqs.model.reasons import NOT_ASKED, NOT_READY, REASONS_EXPLAINED_MAX, REASONS_MAX, Reason
 from foqs.testing import MemoryQueue
 
 
@@ -110,7 +111,7 @@ def test_a_paused_topic_beside_an_empty_one_is_named_with_the_operators_reason(q
     first = found.why_empty[0]
     assert (first.code, first.topic, first.count) == (ReasonCode.TOPIC_PAUSED, "mail", 1)
     assert "migration" in first.text
-    assert first.remedy == "foqs topic resume jobs mail"
+    assert first.remedy == "foqs topic resume --dequeue jobs mail"
     assert not found.is_none_ready
 
 
@@ -133,126 +134,130 @@ def test_a_call_that_names_many_topics_says_how_many_were_not_looked_at(queue: M
 
 
 def test_names_that_a_shell_would_read_otherwise_are_quoted_in_remedies() -> None:
-    facts = Facts("jobs", [TopicFacts("a b; rm", None, is_paused=True)])
-    assert judge(facts)[0].remedy == "foqs topic resume jobs 'a b; rm'"
+    for name, quoted in (("a b; rm", "jobs 'a b; rm'"), ("-x", "-- jobs -x")):
+        facts = Facts("jobs", [TopicFacts(name, is_paused=True)])
+        assert judge(facts).reasons[0].remedy == f"foqs topic resume --dequeue {quoted}"
 
 
-_STATS = st.builds(TopicStats, st.just("t"), *[st.integers(0, 2) for _ in range(4)], st.just(0), st.just(0))
+_COUNTS = ("ready", "delayed", "leased", "dead", "free", "claimed", "busy", "no_room", "waiting_calls")
+_HOST_TOPIC = st.builds(HostTopic, st.just("t"), **{name: st.integers(0, 2) for name in _COUNTS})
 _TOPIC = st.builds(
-    TopicFacts, st.sampled_from("abcd"), st.none() | _STATS, st.booleans(), st.just(""), st.sampled_from([0.0, 2.0])
-)
+    TopicFacts, st.sampled_from("abcd"), st.booleans(), st.just(""), st.sampled_from([0.0, 2.0]),
+    by_host=st.lists(st.tuples(st.just("h"), _HOST_TOPIC), max_size=2),
+)  # fmt: skip
 _SHARDS = st.lists(st.builds(ShardFact, st.integers(0, 9), st.just("h"), st.just("full")), max_size=9)
 _FACTS = st.builds(
     Facts, st.just("jobs"), st.lists(_TOPIC, max_size=4), st.booleans(), st.just(""), st.sampled_from([0.0, 5.0]),
-    _SHARDS, _SHARDS, st.lists(st.tuples(st.just("h"), st.just("hangs")), max_size=5), st.integers(0, 2), st.booleans(),
+    sick=_SHARDS, unserved=_SHARDS, silent=st.lists(st.tuples(st.just("h"), st.just("hangs")), max_size=5),
+    unjudged_count=st.integers(0, 2), is_dequeue=st.just(True),
 )  # fmt: skip
 
 
 @given(_FACTS)
 def test_whatever_is_known_there_are_some_reasons_and_none_claims_what_was_not_asked(facts: Facts) -> None:
-    reasons = judge(facts)
+    reasons = judge(facts).reasons
     told = {reason.code for reason in reasons}
-    assert 1 <= len(reasons) <= REASONS_MAX
-    if facts.sick or facts.unserved or facts.silent or facts.is_partial or facts.unjudged_count:
+    assert 1 <= len(reasons) <= REASONS_EXPLAINED_MAX
+    if facts.is_partial or facts.unjudged_count:
         assert told & NOT_ASKED
-        assert ReasonCode.NOTHING_THERE not in told or facts.unjudged_count
-    if any(topic.stats and topic.stats.ready and not topic.is_paused for topic in facts.topics):
+        assert ReasonCode.NOTHING_THERE not in told or not facts.is_partial
+    unpaused = [topic for topic in facts.topics if not topic.is_paused]
+    if any(topic.sum("free") and topic.sum("ready") for topic in unpaused):
         assert told - NOT_READY, "some items are ready"
 
 
 # ---- several hosts ----
 
 
-def answer(name: str, *shards: tuple[int, str], is_silent: bool = False) -> HostAnswer:
-    row = HostRow(f"{name}#1", f"{name}:1", 0, 1)
-    if is_silent:
-        return HostAnswer(row, None, f"host {name}#1 has not answered")
-    statuses = [
-        ShardStatus(shard_id, state, 1, 0, 0, "disk full" if state == "sick" else "") for shard_id, state in shards
-    ]
-    return HostAnswer(row, HostStatus(name, "1", 0, statuses, False))
+class Peer:
+    """Another host, or a silent one."""
+
+    def __init__(self, found: HostFacts | Exception) -> None:
+        self._found = found
+
+    async def call(self, context: CallContext, verb: str, request: Any) -> HostFacts:
+        assert verb == "getFacts"
+        if isinstance(self._found, Exception):
+            raise self._found
+        return self._found
 
 
-async def why_of(
-    answers: Sequence[HostAnswer], pages: Sequence[TopicPage | Exception], owned: Sequence[int] = ()
-) -> set[tuple[int, int]]:
-    """The codes and shards of the reasons of a dequeue for topic t."""
-    return {(reason.code, reason.shard_id) for reason in await reasons_of(answers, pages, owned)}
+def answer(*shards: tuple[int, str], topic: HostTopic | None = None) -> HostFacts:
+    found = [ShardFacts(shard_id, state, 1, "disk full" if state == "sick" else "") for shard_id, state in shards]
+    return HostFacts(5, found, [] if topic is None else [topic])
 
 
 async def reasons_of(
-    answers: Sequence[HostAnswer],
-    pages: Sequence[TopicPage | Exception],
-    owned: Sequence[int] = (),
-    who: Principal = EVERYBODY,
+    answers: Mapping[str, HostFacts | Exception], owned: Sequence[int] = (), who: Principal = EVERYBODY
 ) -> list[Reason]:
+    """The reasons of a dequeue for topic t at a host without shards."""
 
-    async def all_answers() -> Sequence[HostAnswer]:
-        return answers
+    async def nothing(request: Any) -> HostFacts:
+        return HostFacts(5)
 
-    async def by_all(*call: Any) -> list[TopicPage]:
-        for page in pages:
-            if isinstance(page, Exception):
-                raise page
-        return list(cast("Sequence[TopicPage]", pages))
-
-    local = SimpleNamespace(facts=Facts, of_topic=lambda namespace, topic, stats: TopicFacts(topic, stats))
-    owners = SimpleNamespace(owners={at: ShardOwner(at, 1, "gone#1", "") for at in owned})
-    asker = WhyEmpty(
-        by_all,
-        cast(Any, local),
-        cast(Any, owners),
-        cast(Any, SimpleNamespace(answers=all_answers)),
+    local = SimpleNamespace(facts=Facts, of_topic=lambda namespace, name: TopicFacts(name), host_facts=nothing)
+    rows = {name: HostRow(f"{name}#1", f"{name}:1", 0, 1) for name in ["me", *answers]}
+    owners = SimpleNamespace(
+        owners={at: ShardOwner(at, 1, "gone#1", "") for at in owned}, living={row.id: row for row in rows.values()}
     )
-    return await asker.why_empty(CallContext("1.2.3.4", principal=who), DequeueRequest("jobs", [TopicDemand("t", 1)]))
+    peers = SimpleNamespace(get=lambda host_id, _: Peer(answers[host_id.partition("#")[0]]))
+    explaining = Explaining("me#1", cast(Any, local), cast(Any, owners), cast(Any, peers), lambda: 0.0)
+    request = DequeueRequest("jobs", [TopicDemand("t", 1)])
+    return await explaining.why_empty(CallContext("1.2.3.4", principal=who), request)
 
 
-EMPTY = TopicPage([], "")
+async def why_of(answers: Mapping[str, HostFacts | Exception], owned: Sequence[int] = ()) -> set[tuple[int, int]]:
+    """The codes and shards of these reasons."""
+    return {(reason.code, reason.shard_id) for reason in await reasons_of(answers, owned)}
+
+
+SILENT = UnavailableError("host b#1 has not answered")
 
 
 async def test_where_all_hosts_and_shards_answer_nothing_is_there() -> None:
-    answers = [answer("a", (0, "owned"), (1, "lost")), answer("b", (1, "owned"))]
-    assert await why_of(answers, [EMPTY, EMPTY], [0, 1]) == {(ReasonCode.NOTHING_THERE, -1)}
+    answers = {"a": answer((0, "owned"), (1, "lost")), "b": answer((1, "owned"))}
+    assert await why_of(answers, [0, 1]) == {(ReasonCode.NOTHING_THERE, -1)}
 
 
 async def test_a_sick_shard_of_another_host_is_named_and_nothing_is_claimed_of_what_it_has() -> None:
-    answers = [answer("a", (0, "owned")), answer("b", (1, "sick"))]
-    assert await why_of(answers, [EMPTY, EMPTY], [0, 1]) == {(ReasonCode.SHARD_SICK, 1)}
+    answers = {"a": answer((0, "owned")), "b": answer((1, "sick"))}
+    assert await why_of(answers, [0, 1]) == {(ReasonCode.SHARD_SICK, 1)}
 
 
 async def test_a_shard_that_no_host_serves_is_named() -> None:
-    assert await why_of([answer("a", (0, "owned"), (2, "lost"))], [EMPTY], [0, 1]) == {
+    assert await why_of({"a": answer((0, "owned"), (2, "lost"))}, [0, 1]) == {
         (ReasonCode.UNSERVED, 1), (ReasonCode.UNSERVED, 2)
     }  # fmt: skip
 
 
+async def test_shards_that_move_or_count_or_have_two_owners_are_named() -> None:
+    answers = {"a": answer((0, "leaving"), (1, "counting"), (2, "owned")), "b": answer((2, "owned"))}
+    assert await why_of(answers) == {
+        (ReasonCode.LEAVING, 0), (ReasonCode.COUNTING, 1), (ReasonCode.MAP_DIFFERS, 2)
+    }  # fmt: skip
+
+
 async def test_hosts_and_the_texts_of_their_errors_are_for_callers_that_can_watch_the_cluster() -> None:
-    answers = [answer("a", (0, "owned"), (2, "sick")), answer("b", is_silent=True)]
-    pages = [EMPTY, TopicPage([], "", ["b:1 has refused the connection"])]
+    answers = {"a": answer((0, "owned"), (2, "sick")), "b": SILENT}
     tenant = Principal("mailer", names={"jobs": int(Permission.CONSUME)})
     operator = Principal("ann", int(Permission.WATCH), names={"jobs": int(Permission.CONSUME)})
-    given, shown = await reasons_of(answers, pages, [3], tenant), await reasons_of(answers, pages, [3], operator)
+    given, shown = await reasons_of(answers, [3], tenant), await reasons_of(answers, [3], operator)
     assert [(one.code, one.shard_id) for one in given] == [(one.code, one.shard_id) for one in shown]
-    assert [one.shard_id for one in given] == [2, 3, -1]
     assert "disk full" in shown[0].text
     assert "b#1 has not answered" in shown[2].text
+    assert [one.shard_id for one in given] == [2, 3, -1]
     assert not [one.host for one in given if one.host]
     assert not [one.text for one in given if "disk full" in one.text or "b#1" in one.text or "b:1" in one.text]
-    (only,) = await reasons_of([answer("a", (0, "owned"))], pages, [0], tenant)
-    assert (only.code, "b:1" in only.text) == (ReasonCode.HOST_SILENT, False)
 
 
 async def test_a_host_that_is_silent_is_named() -> None:
-    answers = [answer("a", (0, "owned")), answer("b", is_silent=True)]
-    assert await why_of(answers, [EMPTY], [0]) == {(ReasonCode.HOST_SILENT, -1)}
-
-
-@pytest.mark.parametrize("page", [UnavailableError("being counted"), TopicPage([], "", ["shard 3 is not served"])])
-async def test_where_a_host_does_not_tell_its_topics_nothing_is_claimed(page: Any) -> None:
-    assert await why_of([answer("a", (0, "owned"))], [page], [0]) == {(ReasonCode.HOST_SILENT, -1)}
+    assert await why_of({"a": answer((0, "owned")), "b": SILENT}, [0]) == {(ReasonCode.HOST_SILENT, -1)}
 
 
 async def test_the_items_of_all_hosts_are_added_up() -> None:
-    pages = [TopicPage([TopicStats("t", 0, 2, 0, 0, 0, 0)], ""), TopicPage([TopicStats("t", 0, 3, 1, 0, 0, 0)], "")]
-    found = await why_of([answer("a", (0, "owned"))], pages)
-    assert found == {(ReasonCode.DELAYED, -1), (ReasonCode.LEASED, -1)}
+    answers = {
+        "a": answer((0, "owned"), topic=HostTopic("t", delayed=2)),
+        "b": answer((1, "owned"), topic=HostTopic("t", delayed=3, leased=1)),
+    }
+    found = {reason.code: reason.count for reason in await reasons_of(answers)}
+    assert found == {ReasonCode.DELAYED: 5, ReasonCode.LEASED: 1}

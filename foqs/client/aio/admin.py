@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from foqs.client import admin_verbs
 from foqs.client.aio.admin_access import AsyncAccessVerbs
 from foqs.client.aio.admin_consumers import AsyncConsumerVerbs
+from foqs.client.aio.admin_explain import AsyncExplainVerbs
 from foqs.client.aio.admin_groups import AsyncGroupVerbs
 from foqs.client.aio.admin_items import AsyncItemVerbs
 from foqs.client.aio.admin_namespaces import AsyncNamespaceVerbs
@@ -24,7 +25,13 @@ from foqs.model.jobs import Job, JobPage, JobState
 
 
 class AsyncAdminClient(
-    AsyncNamespaceVerbs, AsyncGroupVerbs, AsyncItemVerbs, AsyncConsumerVerbs, AsyncRateVerbs, AsyncAccessVerbs
+    AsyncNamespaceVerbs,
+    AsyncGroupVerbs,
+    AsyncItemVerbs,
+    AsyncConsumerVerbs,
+    AsyncExplainVerbs,
+    AsyncRateVerbs,
+    AsyncAccessVerbs,
 ):
     """A client of service FoqsAdmin for one event loop, used by operators and by tests to set up namespaces.
 

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 from foqs.cluster.ownership.owner_map import OwnerMap
 from foqs.cluster.routing.by_all import ALSO_OF_STANDBYS, MergedCalls
 from foqs.cluster.routing.by_shard import DividedCalls
+from foqs.cluster.routing.explaining import Explaining
 from foqs.cluster.routing.permission_check import check_permission
 from foqs.cluster.routing.routes import Routes
-from foqs.cluster.routing.why_empty import WhyEmpty
 from foqs.contract.audited import PERHAPS_AUDITED, PERHAPS_AUDITED_IN_OPEN, audit_kind
 from foqs.contract.requests import DequeueRequest
 from foqs.contract.verbs import VERBS, ByShard, Call, Method, OfShard, Table, Whole
@@ -67,7 +67,7 @@ class Router:
         ways: Mapping[str, Method],
         routes: Routes,
         owners: OwnerMap,
-        why: WhyEmpty,
+        explaining: Explaining,
         audit: AuditedCalls,
     ) -> None:
         """`table` has the methods of this host, and `served` those for calls that other hosts have forwarded.
@@ -79,7 +79,7 @@ class Router:
         self._ways = ways
         self._routes = routes
         self._owners = owners
-        self._why = why
+        self._explaining = explaining
         self._audit = audit
 
     def call(self, context: CallContext, verb: str, request: Any) -> Awaitable[Any]:
@@ -128,6 +128,6 @@ class Router:
         if deliveries:
             return deliveries
         try:
-            return WhyNone(await self._why.why_empty(context, request))
+            return WhyNone(await self._explaining.why_empty(context, request))
         except FoqsError:
             return deliveries

@@ -19,6 +19,7 @@ from foqs.cluster.peers.guarded_peers import GuardedPeers
 from foqs.cluster.peers.peer_table import PeerTable
 from foqs.cluster.routing.by_all import MergedCalls
 from foqs.cluster.routing.by_shard import DividedCalls
+from foqs.cluster.routing.explaining import Explaining, LocalFacts
 from foqs.cluster.routing.host_rounds import HostRounds
 from foqs.cluster.routing.peer_door import PeerDoor
 from foqs.cluster.routing.pulls import Pulls, Waits
@@ -26,7 +27,6 @@ from foqs.cluster.routing.routed_enqueue import RoutedEnqueue
 from foqs.cluster.routing.router import AuditedCalls, Router, ways
 from foqs.cluster.routing.routes import LocalServing, Routes
 from foqs.cluster.routing.routing_gauges import RoutingSources
-from foqs.cluster.routing.why_empty import LocalReasons, WhyEmpty
 from foqs.contract.verbs import VERBS, Table, Whole
 from foqs.host.verbs.page_reads import Slices
 from foqs.model import limits
@@ -74,7 +74,7 @@ class Routing(Service):
         cluster: str,
         table: Table,
         local: LocalHost,
-        reasons: LocalReasons,
+        facts: LocalFacts,
         owners: OwnerMap,
         peers: PeerTable,
         secrets: ClusterSecrets,
@@ -84,7 +84,7 @@ class Routing(Service):
         slices: Slices,
         needs_certificate: bool = False,
     ) -> None:
-        """`table` has the verbs of this host alone, `reasons` returns its reasons for topics without deliveries.
+        """`table` has the verbs of this host alone, `facts` returns its facts about topics and items.
 
         `audit` records the calls of clients that are audited.
 
@@ -118,7 +118,8 @@ class Routing(Service):
             needs_certificate,
         )
         self._rounds = HostRounds(me, owners, guarded, table["getHostStatus"], now_s)
-        table = {**table, **self.door.table, **_surveyed(table, self._rounds)}
+        self._explaining = explaining = Explaining(me, facts, owners, guarded, now_s)
+        table = {**table, **self.door.table, **_surveyed(table, self._rounds), **explaining.table}
         enqueue = self._depths.around(table["enqueue"])
         merged = MergedCalls(table, routes, owners, slices)
         divided = DividedCalls(table, routes, partial(merged.call, "listDeadLetters"))
@@ -129,10 +130,9 @@ class Routing(Service):
             local.waits,
         )  # fmt: skip
         enqueues = RoutedEnqueue(enqueue, routes, chance.choose, now_s)
-        why = WhyEmpty(merged.ask_all, reasons, owners, self._rounds)
         served = {**table, "dequeue": self._pulls.serve, "enqueue": enqueue}
         by_verb = ways(divided, merged, enqueues.enqueue, self._pulls.dequeue)
-        self.router = Router(table, served, by_verb, routes, owners, why, audit)
+        self.router = Router(table, served, by_verb, routes, owners, explaining, audit)
         self.sources = RoutingSources(peers, self._pulls, self._topic_homes, guarded.claims, owners.claims)
         """The parts that metrics read."""
         self.is_alone = True
@@ -150,6 +150,7 @@ class Routing(Service):
     async def _stop(self) -> None:
         self.is_alone = True
         await self._rounds.stop()
+        await self._explaining.stop()
         await self._pulls.stop()
         await self._owner_reports.stop()
         await self._depths.stop()

@@ -107,6 +107,11 @@ class Quotas(Service):
         now_ms = self._now_ms()
         return sum([hosted.is_refused(now_ms) for hosted in self._by_number.values()])
 
+    def left_ms(self, number: int) -> int:
+        """Return the time until the quota of a namespace has room for an item; 0 if it has, as far as is known here."""
+        hosted = self._by_number.get(number)
+        return hosted.account.wait_ms(1, self._now_ms()) if hosted is not None and hosted.account.is_over(1) else 0
+
     # --- calls ---
 
     def admit(self, namespace: Namespace, count: int) -> Charge | None:

@@ -21,7 +21,7 @@ FORGOTTEN_PER_CALL_MAX = 100
 class WaitingConsumer:
     """A dequeue that waits for items, as operators see it."""
 
-    __slots__ = ("group", "holder", "namespace", "prefix", "topics")
+    __slots__ = ("group", "holder", "namespace", "prefix", "since_s", "topics")
 
     def __init__(
         self, holder: LeaseHolder, namespace: int, topics: Collection[str], prefix: str | None, group: str | None
@@ -32,6 +32,8 @@ class WaitingConsumer:
         """The hidden names of its topics; empty with a prefix."""
         self.prefix = prefix
         self.group = group
+        self.since_s = holder.last_s
+        """The time at which it began to wait."""
 
 
 class Consumers:

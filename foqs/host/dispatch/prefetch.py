@@ -43,10 +43,11 @@ class Prefetch:
 
     def demand(self, queue: TopicQueue) -> Demand | None:
         """The demand for items that are about to be written, or None."""
-        count = queue.demand_count() if self._can_claim(queue) else 0
+        count = queue.demand_count() if self.can_claim(queue) else 0
         return queue.demand(count) if count else None
 
-    def _can_claim(self, queue: TopicQueue) -> bool:
+    def can_claim(self, queue: TopicQueue) -> bool:
+        """Return True if items of the topic can be claimed, as far as the memory for prefetched items is concerned."""
         if self._draining or queue.namespace in self._settings.dequeue_paused:
             return False
         if self.prefetched_bytes < limits.PREFETCH_BYTES_MAX or not queue.buffer:
@@ -68,7 +69,7 @@ class Prefetch:
         if not parts:
             return  # Checked first, because most topics of a call that names many have no items.
         count = queue.demand_count()
-        if not count or not self._can_claim(queue):
+        if not count or not self.can_claim(queue):
             return
         demand = queue.demand(min(count, self._room(queue.namespace)))
         owned: list[ShardTopic] = []

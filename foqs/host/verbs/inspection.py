@@ -170,6 +170,17 @@ class Inspection:
         errors.update(await self._on_rows(namespace, places, _delete_acked))
         return errors
 
+    async def find_rows(
+        self, namespace: Namespace, shard_id: int, keys: Sequence[int], found: Callable[[ShardState, ItemRow], None]
+    ) -> PositionErrors:
+        """Call `found` with rows of a shard of this host, in step with its state. Return the errors of the others."""
+
+        def act(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:
+            found(shard, row)
+
+        places = [(at, shard_id, key) for at, key in enumerate(keys)]
+        return await self._on_rows(namespace, places, act, with_payload=True)  # Else rows lack their failures.
+
     async def find_leases(self, namespace: Namespace, places: Mapping[int, tuple[int, int, int]]) -> PositionErrors:
         """Return the error, by position, of each receipt (shard id, key, delivery) that names no running lease.
 

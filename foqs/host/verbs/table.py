@@ -9,7 +9,9 @@ from typing import Any
 from foqs.contract.verbs import VERBS, Method, Table, Whole
 
 NOT_OF_A_HOST = frozenset(
-    name for name, verb in VERBS.items() if verb.route in (Whole.OF_PEERS, Whole.OF_CONNECTION)
+    name
+    for name, verb in VERBS.items()
+    if verb.route in (Whole.OF_PEERS, Whole.EXPLAINED, Whole.OF_CONNECTION)
 ) | {"listHosts"}  # fmt: skip
 """The verbs that a host does not do by itself: the connection or the cluster does them."""
 

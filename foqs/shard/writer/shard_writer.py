@@ -163,6 +163,11 @@ class ShardWriter(Service):
         """The state of the shard while it is owned, even while it only writes accepted work."""
         return self._ownership.shard
 
+    @property
+    def is_idle(self) -> bool:
+        """True while the writer waits for work."""
+        return self._idle.is_set()
+
     def now(self) -> Now:
         return self.clock.at(self._loop.time())
 

@@ -83,6 +83,14 @@ class Timers:
         """Return the delay of the sweep: how long the first delayed item has been due."""
         return max(0, now_ms - order.due_at_of(self._window.head)) if len(self._window) else 0
 
+    def first_due_ms_of(self, topic: ShardTopic, count_max: int) -> int:
+        """Return the due time of the first item of a topic among the first `count_max` delayed ones, or 0."""
+        for sort_key in self._window.first(count_max, bound=count_max):
+            found = self._topics.get(order.key_of(sort_key))
+            if found is not None and found[0] is topic:
+                return order.due_at_of(sort_key)
+        return 0
+
     def _note_first(self) -> None:
         window = self._window
         head = window.sort_keys[0] if window.sort_keys else window.edge
