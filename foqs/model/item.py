@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
-from foqs.model.calls import ItemContent
+from foqs.model import order
+from foqs.model.calls import NO_CONTENT, ItemContent
 
 if TYPE_CHECKING:
     from foqs.model.holder import LeaseHolder
@@ -93,13 +94,36 @@ class Claim:
         """The number of items that need the row."""
 
 
+class Bundle:
+    """What the items of one `ShardItem` have for themselves, if it stands for several."""
+
+    __slots__ = ("contents", "item_bytes_max", "parts", "receipts")
+
+    def __init__(self, contents: list[ItemContent], item_bytes_max: int, receipts: list[str]) -> None:
+        self.contents = contents
+        """The contents of its items in the order of their keys; empty once their consumer has them."""
+        self.item_bytes_max = item_bytes_max
+        """A bound of the content of each item."""
+        self.receipts = receipts
+        """The receipts of its items; empty unless they are under lease."""
+        self.parts: list[ShardItem] = []
+        """The parts into which it was divided: whoever still has the whole must go on with these."""
+
+
 class ShardItem:
-    """An item that its shard has in memory. Its present holder writes its fields, except `phase`."""
+    """An item that its shard has in memory. Its present holder writes its fields, except `phase`.
+
+    It can stand for several items of one call: a bundle. These have consecutive keys, share all fields but their
+    contents, and go through their lives together. `divide` ends this before a part of them goes another way, so that
+    only an item by itself ever fails, is extended or is looked up.
+    """
 
     __slots__ = (
         "at_most_once",
+        "bundle",
         "claim",
         "content",
+        "count",
         "delivered_at",
         "deliveries",
         "due_at",
@@ -137,6 +161,11 @@ class ShardItem:
         size_bytes: int = 0,
     ) -> None:
         self.key = key
+        """The key of its first item."""
+        self.count = 1
+        """The number of items for which it stands."""
+        self.bundle: Bundle | None = None
+        """None if it stands for one item."""
         self.topic = topic
         self.priority = priority
         self.due_at = due_at
@@ -147,9 +176,9 @@ class ShardItem:
         self.lease_ms = lease_ms
         self.at_most_once = at_most_once
         self.content = content
-        """None while it is not in memory."""
+        """None while it is not in memory; NO_CONTENT in place of the contents of a bundle."""
         self.size_bytes = size_bytes if size_bytes or content is None else sum(map(len, content))
-        """Size of the content as it was read or enqueued, even after it has left memory."""
+        """Size of the content as it was read or enqueued, even after it has left memory; of all contents together."""
         self.deliveries = 0
         """The number of ended deliveries; the present one has the next number."""
         self.failed_attempts = 0
@@ -169,6 +198,47 @@ class ShardItem:
         self.receipt = ""
 
     @property
+    def keys(self) -> range:
+        return range(self.key, self.key + self.count)
+
+    @property
+    def sort_keys(self) -> range:
+        return order.sort_keys(self.sort_key, self.count)
+
+    @property
+    def receipts(self) -> list[str]:
+        """The receipts of its items, which are under lease."""
+        return [self.receipt] if self.bundle is None else self.bundle.receipts
+
+    @property
+    def contents(self) -> list[ItemContent]:
+        """The contents of its items, as far as they are in memory."""
+        if self.bundle is not None:
+            return self.bundle.contents
+        return [] if self.content is None else [self.content]
+
+    @property
+    def item_bytes_max(self) -> int:
+        """A bound of the content of each item."""
+        return self.size_bytes if self.bundle is None else self.bundle.item_bytes_max
+
+    def join(self, content: ItemContent, size_bytes: int) -> None:
+        """Add the item with the next key, which has this content and shares everything else."""
+        if self.bundle is None:
+            assert self.content is not None
+            self.bundle, self.content = Bundle([self.content], self.size_bytes, []), NO_CONTENT
+        self.bundle.contents.append(content)
+        self.bundle.item_bytes_max = max(self.bundle.item_bytes_max, size_bytes)
+        self.size_bytes += size_bytes
+        self.count += 1
+
+    def forget_content(self) -> None:
+        """Drop the contents, because they have left for their consumer, or are needed no more."""
+        self.content = None
+        if self.bundle is not None:
+            self.bundle.contents = []
+
+    @property
     def is_claimed_ahead(self) -> bool:
         return self.claim is not None and self.claim.is_ahead
 
@@ -180,6 +250,94 @@ class ShardItem:
         """
         claim = self.claim
         return claim is not None and claim.due_at >= lease_due_at and not (claim.is_ahead and self.at_most_once)
+
+
+# ---- bundles ----
+
+
+def part_of(item: ShardItem, first: int, count: int) -> ShardItem:
+    """Return a part of a bundle as if it had always been by itself; the bundle is unchanged."""
+    bundle = item.bundle
+    assert bundle is not None
+    part = ShardItem(
+        item.key + first, item.topic, item.priority, item.due_at, order.sort_keys(item.sort_key, item.count)[first],
+        item.phase, item.enqueued_at, item.expires_at, item.lease_ms, item.at_most_once,
+    )  # fmt: skip
+    part.deliveries, part.failed_attempts, part.was_dead = item.deliveries, item.failed_attempts, item.was_dead
+    part.delivered_at, part.claim, part.prefetched_at = item.delivered_at, item.claim, item.prefetched_at
+    part.lease_due_at, part.holder, part.lease_wanted_ms = item.lease_due_at, item.holder, item.lease_wanted_ms
+    part.count = count
+    contents, receipts = bundle.contents[first : first + count], bundle.receipts[first : first + count]
+    if contents:
+        part.size_bytes = sum([sum(map(len, content)) for content in contents])
+    else:
+        part.size_bytes = item.size_bytes * (first + count) // item.count - item.size_bytes * first // item.count
+    if count > 1:
+        part.bundle = Bundle(contents, bundle.item_bytes_max, receipts)
+        part.content = item.content
+    else:
+        part.content = contents[0] if contents else None
+    part.receipt = receipts[0] if receipts else ""
+    return part
+
+
+def singles(item: ShardItem) -> list[ShardItem]:
+    """Return the items of a bundle, each by itself; the bundle is unchanged."""
+    return [item] if item.bundle is None else [part_of(item, at, 1) for at in range(item.count)]
+
+
+def divide(item: ShardItem, at: int | None = None) -> list[ShardItem]:
+    """Divide a bundle before its item number `at`, or into its single items. Returns the parts.
+
+    They replace it among the leases of their shard. Other holders find them by `undivided`.
+    """
+    bundle = item.bundle
+    assert bundle is not None and not bundle.parts, "it is a whole bundle"
+    parts = singles(item) if at is None else [part_of(item, 0, at), part_of(item, at, item.count - at)]
+    bundle.parts = parts
+    leases = item.topic.leases
+    if leases.get(item.key) is item:
+        for part in parts:
+            leases.update(dict.fromkeys(part.keys, part))
+    return parts
+
+
+def undivided(items: Iterable[ShardItem]) -> list[ShardItem]:
+    """Return the items with the parts of those that were divided meanwhile, in their order."""
+    found: list[ShardItem] = []
+    for item in items:
+        if item.bundle is None or not item.bundle.parts:
+            found.append(item)
+        else:
+            found += undivided(item.bundle.parts)
+    return found
+
+
+def count_of(items: Iterable[ShardItem]) -> int:
+    """Return the number of items, those of bundles included."""
+    return sum([item.count for item in items])
+
+
+def keys_of(items: Iterable[ShardItem]) -> list[int]:
+    """Return the keys of all items, those of bundles included, in their order."""
+    keys: list[int] = []
+    for item in items:
+        if item.bundle is None:
+            keys.append(item.key)
+        else:
+            keys += item.keys
+    return keys
+
+
+def sort_keys_of(items: Iterable[ShardItem]) -> list[int]:
+    """Return the sort keys of all items, those of bundles included, in their order."""
+    sort_keys: list[int] = []
+    for item in items:
+        if item.bundle is None:
+            sort_keys.append(item.sort_key)
+        else:
+            sort_keys += item.sort_keys
+    return sort_keys
 
 
 # ---- the life cycle ----
@@ -235,33 +393,33 @@ def move(item: ShardItem, new: Phase) -> None:
     """Move the item to its next phase, and keep its topic's counts in step."""
     counts = _COUNTS[item.phase][new]
     assert counts is not None, f"an item that is {item.phase.name} cannot become {new.name}"
+    _count_moves(item.topic, counts, item.count)
     item.phase = new
-    if counts[2]:
-        topic = item.topic
-        topic.out_count += counts[2]
-        if topic.base is not None:
-            topic.base.out_count += counts[2]
-    if counts[0]:
-        item.topic.count(rows=counts[0], leased=counts[1])
-    elif counts[1]:
-        item.topic.count_leased(counts[1])
 
 
 def move_all(topic: ShardTopic, items: Collection[ShardItem], old: Phase, new: Phase) -> None:
     """Move items of one topic that are all in the phase `old`."""
     counts = _COUNTS[old][new]
     assert counts is not None, f"items that are {old.name} cannot become {new.name}"
+    count = 0
     for item in items:
         assert item.phase is old, f"the item is {item.phase.name}, not {old.name}"
         item.phase = new
-    if counts[2]:
-        topic.out_count += counts[2] * len(items)
+        count += item.count
+    _count_moves(topic, counts, count)
+
+
+def _count_moves(topic: ShardTopic, counts: tuple[int, int, int], count: int) -> None:
+    """Keep the counts of a topic in step with the moves of `count` items."""
+    rows, leased, out = counts
+    if out:
+        topic.out_count += out * count
         if topic.base is not None:
-            topic.base.out_count += counts[2] * len(items)
-    if counts[0]:
-        topic.count(rows=counts[0] * len(items), leased=counts[1] * len(items))
-    elif counts[1]:
-        topic.count_leased(counts[1] * len(items))
+            topic.base.out_count += out * count
+    if rows:
+        topic.count(rows=rows * count, leased=leased * count)
+    elif leased:
+        topic.count_leased(leased * count)
 
 
 def rows_came(topic: ShardTopic, lane: int, count: int) -> None:

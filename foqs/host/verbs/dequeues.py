@@ -19,7 +19,7 @@ from foqs.model import limits
 from foqs.model.calls import NO_CONTENT, CallContext, Delivery
 from foqs.model.errors import OverloadedError, PausedError
 from foqs.model.groups import check_consumed
-from foqs.model.item import ItemEvent, ShardItem
+from foqs.model.item import ItemEvent, ShardItem, count_of
 from foqs.model.namespace import Namespace
 from foqs.model.topic import ShardTopic
 from foqs.model.topic_name import is_of_group, parts
@@ -119,7 +119,7 @@ class Dequeues:
             items = await self._wait_for_items(namespace, wants, call, wait_ms)
         if not items:
             self._shards.check_owns_any()
-        self._count_event(namespace.number, ItemEvent.DELIVERED, len(items))
+        self._count_event(namespace.number, ItemEvent.DELIVERED, count_of(items))
         deliveries = self._deliveries(items)
         if says_begun:
             self._mark_suspects(items, deliveries)
@@ -136,10 +136,12 @@ class Dequeues:
                 check_consumed(groups, *parts(name))
 
     def _mark_suspects(self, items: list[ShardItem], deliveries: list[Delivery]) -> None:
-        for item, delivery in zip(items, deliveries, strict=True):
+        at = 0
+        for item in items:
             shard = self._shards.writers[item.topic.shard_id].shard
-            if shard is not None and item.key in shard.suspects:
-                delivery.suspect = True
+            if shard is not None and item.key in shard.suspects:  # A suspect is no part of a bundle.
+                deliveries[at].suspect = True
+            at += item.count
 
     async def _start_any(self, ring: ReadyRing, count: int, call: DequeueCall) -> None:
         """Start a call for any topic of a ring. The topics of a new one are found in several turns of the loop."""
@@ -223,25 +225,26 @@ class Dequeues:
                     ahead_by_shard[topic.shard_id] = self._shards.writers[topic.shard_id].now().on_server(0)
                 ahead_ms = ahead_by_shard[topic.shard_id]
             # `shown_due_at` and `ItemContent.fields` written out: a call for each item costs more than what they do.
-            receipt, (payload, metadata, trace_context) = item.receipt, item.content or NO_CONTENT
-            item.content = None
-            deliveries.append(
-                Delivery(
-                    receipt[: receipt.rindex(":")],
-                    receipt,
-                    name,
-                    item.priority,
-                    item.due_at or item.enqueued_at,
-                    item.enqueued_at,
-                    item.lease_due_at + ahead_ms,
-                    item.failed_attempts + 1,
-                    payload,
-                    metadata,
-                    trace_context.decode(errors="replace") if trace_context else None,
-                    None,
-                    group,
-                    ordering_key,
-                    fairness_key,
+            for receipt, content in zip(item.receipts, item.contents or [NO_CONTENT] * item.count, strict=True):
+                payload, metadata, trace_context = content
+                deliveries.append(
+                    Delivery(
+                        receipt[: receipt.rindex(":")],
+                        receipt,
+                        name,
+                        item.priority,
+                        item.due_at or item.enqueued_at,
+                        item.enqueued_at,
+                        item.lease_due_at + ahead_ms,
+                        item.failed_attempts + 1,
+                        payload,
+                        metadata,
+                        trace_context.decode(errors="replace") if trace_context else None,
+                        None,
+                        group,
+                        ordering_key,
+                        fairness_key,
+                    )
                 )
-            )
+            item.forget_content()
         return deliveries

@@ -146,7 +146,7 @@ class Enqueues:
                 avoided.add(shard.shard_id)
                 # The namespace was possibly closed meanwhile, and counted as empty there.
                 self._namespaces.check_open(namespace.number)
-                writer, shard, made = self._place(namespace, items, list(made.items), result.errors, fair, avoided)
+                writer, shard, made = self._place(namespace, items, made.positions(), result.errors, fair, avoided)
         made.enter_ids(shard.shard_id, result.ids)
         self._count_event(namespace.number, ItemEvent.ENQUEUED, made.count())
 

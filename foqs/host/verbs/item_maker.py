@@ -14,7 +14,7 @@ from foqs.model.calls import DeliveryPolicy, ItemContent, PositionErrors
 from foqs.model.copy_steps import CopyKey
 from foqs.model.errors import FoqsError, InvalidArgumentError, PausedError, TooLargeError
 from foqs.model.groups import COPIES_PER_CALL_MAX, Copy, NamespaceGroups
-from foqs.model.item import Phase, ShardItem, by_topic
+from foqs.model.item import Phase, ShardItem, by_topic, count_of, keys_of
 from foqs.model.namespace import Namespace, SettingsTable
 from foqs.model.policy import TopicPolicy
 from foqs.model.topic import ShardTopic
@@ -23,6 +23,13 @@ from foqs.shard.state.engine import ShardState
 from foqs.shard.writer.shard_writer import ShardWriter
 
 AT_MOST_ONCE = int(DeliveryPolicy.AT_MOST_ONCE)
+
+BUNDLE_ITEMS_MAX = 256
+"""The most items of a bundle. An end of leases can divide one more bundle than it has room for."""
+BUNDLE_BYTES_MAX = 48 * limits.KIB
+"""The most content of a bundle, with limits.PACKED_ITEM_BYTES for each item, so that one fits into a pack."""
+BUNDLE_ITEM_BYTES_MAX = 2 * limits.KIB
+"""The most content of an item in a bundle: each can be packed."""
 
 NewTopic = Callable[[str], ShardTopic]
 """Makes the missing topic of a name."""
@@ -37,7 +44,7 @@ class Made:
         self.room: Room | None = None
         """The room for the items; None if no topic of the namespace has a limit on its depth."""
         self.items: dict[int, ShardItem] = {}
-        """The item at each position; the first of its copies."""
+        """The item at each position; the first of its copies. A bundle stands at its first position alone."""
         self.copies: dict[int, list[ShardItem]] = {}
         """The further copies by the key of the first one. Their keys follow it without a gap."""
 
@@ -49,7 +56,11 @@ class Made:
         return [one for item in self.items.values() for one in (item, *copies.get(item.key, ()))]
 
     def count(self) -> int:
-        return len(self.items) + sum(map(len, self.copies.values()))
+        return count_of(self.items.values()) + sum(map(len, self.copies.values()))
+
+    def positions(self) -> list[int]:
+        """Return the positions of all items."""
+        return [at for first, item in self.items.items() for at in range(first, first + item.count)]
 
     def without(self, positions: Collection[int]) -> Made:
         """Return the items at all other positions."""
@@ -69,8 +80,8 @@ class Made:
         if self.copies:
             texts = [self.id_of(shard_id, item) for item in self.items.values()]
         else:
-            texts = ids.item_ids(shard_id, [item.key for item in self.items.values()])
-        for position, text in zip(self.items, texts, strict=True):
+            texts = ids.item_ids(shard_id, keys_of(self.items.values()))
+        for position, text in zip(self.positions(), texts, strict=True):
             by_position[position] = text
 
 
@@ -214,6 +225,12 @@ class ItemMaker:
         if (depths := self._settings.depth_limits(number)) is not None:
             result.room = Room(self._depths, number, depths)
         room = result.room if takes_room else None
+        # What is counted or remembered for each item needs it by itself.
+        is_plain = groups is None and serials is None and depths is None and not ages and not serial and not fair
+        bundles = is_plain and takes_room and not self._settings.has_event_log
+        last: ShardItem | None = None
+        """The item that was made last, if others can join it."""
+        last_position = 0
         found: dict[str, ShardTopic | FoqsError] = {}
         """The topic of each name, or the error of the name, found once for all its items."""
         for position in positions:
@@ -250,13 +267,25 @@ class ItemMaker:
             except FoqsError as error:
                 errors[position] = error.with_traceback(None)
                 continue
-            key, priority = next_key(), new.priority
+            key, priority, expires_at = next_key(), new.priority, expires_from + (new.ttl_ms or settings.ttl_ms_default)
             assert priority is not None, "it was checked"
-            made[position] = ShardItem(
+            lease_ms, size_bytes = new.lease_ms or 0, sum(map(len, content))
+            if (
+                last is not None and last.key + last.count == key and last_position + 1 == position
+                and last.topic is topic and last.priority == priority and last.due_at == due_at == now_ms
+                and last.expires_at == expires_at and last.lease_ms == lease_ms and new.delivery != AT_MOST_ONCE
+                and last.count < BUNDLE_ITEMS_MAX and size_bytes <= BUNDLE_ITEM_BYTES_MAX
+                and last.size_bytes + size_bytes + last.count * limits.PACKED_ITEM_BYTES < BUNDLE_BYTES_MAX
+            ):  # fmt: skip
+                last.join(content, size_bytes)
+                last_position = position
+                continue
+            made[position] = item = ShardItem(
                 key, topic, priority, due_at, sort_key(priority, due_at, key, shard_id), phase, now_ms,
-                expires_from + (new.ttl_ms or settings.ttl_ms_default), new.lease_ms or 0,
-                new.delivery == AT_MOST_ONCE, content,
+                expires_at, lease_ms, new.delivery == AT_MOST_ONCE, content, size_bytes,
             )  # fmt: skip
+            if bundles and not item.at_most_once and size_bytes <= BUNDLE_ITEM_BYTES_MAX:
+                last, last_position = item, position
         if serials is not None:
             _follow(self._settings, made.values(), result.copies)
         if ages:

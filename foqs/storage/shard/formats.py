@@ -20,7 +20,7 @@ from struct import Struct
 from typing import Any, Final, NamedTuple
 
 from foqs.model import limits
-from foqs.model.item import ShardItem
+from foqs.model.item import ShardItem, keys_of
 from foqs.model.seen import DIGEST_BYTES
 from foqs.shard.port import ItemRow, OwnershipLostError
 from foqs.storage.schema.item_columns import CONTENT_COLUMNS, GIVEN_COLUMNS, packed_integers, packed_row
@@ -76,11 +76,17 @@ assert _LAYOUTS[_PACK_VERSION].head.size + _COUNT.size + 8 <= limits.PACKED_ITEM
 
 def pack_items(items: Sequence[ShardItem]) -> bytes:
     """Encode the version, the count of the items, their keys, and the items, which are not delayed or delivered yet."""
-    count = len(items)
-    parts = [Struct(f">BI{count}Q").pack(_PACK_VERSION, count, *[item.key for item in items])]
+    keys = keys_of(items)
+    parts = [Struct(f">BI{len(keys)}Q").pack(_PACK_VERSION, len(keys), *keys)]
     for item in items:
-        parts.append(_pack_head(*packed_integers(item)))
-        parts += item.content  # type: ignore[arg-type]  # packed_integers has checked it.
+        if item.bundle is None:
+            parts.append(_pack_head(*packed_integers(item)))
+            parts += item.content  # type: ignore[arg-type]  # packed_integers has checked it.
+            continue
+        given = packed_integers(item)[: -len(CONTENT_COLUMNS)]
+        for content in item.bundle.contents:
+            parts.append(_pack_head(*given, *map(len, content)))
+            parts += content
     return b"".join(parts)
 
 
@@ -99,9 +105,15 @@ def unpack_items(packed: bytes) -> list[ItemRow]:
 
 def packed_starts(items: Sequence[ShardItem]) -> array[int]:
     """Return the start of each item in the result of `pack_items`."""
-    first = _COUNT.size + 8 * len(items)
     head_bytes = _LAYOUTS[_PACK_VERSION].head.size
-    return array("I", accumulate([head_bytes + item.size_bytes for item in items[:-1]], initial=first))
+    sizes_bytes: list[int] = []
+    for item in items:
+        if item.bundle is None:
+            sizes_bytes.append(head_bytes + item.size_bytes)
+        else:
+            sizes_bytes += [head_bytes + sum(map(len, content)) for content in item.bundle.contents]
+    first = _COUNT.size + 8 * len(sizes_bytes)
+    return array("I", accumulate(sizes_bytes[:-1], initial=first))
 
 
 def unpack_item(packed: bytes, start: int, key: int) -> ItemRow:
