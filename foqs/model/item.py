@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
@@ -97,14 +97,16 @@ class Claim:
 class Bundle:
     """What the items of one `ShardItem` have for themselves, if it stands for several."""
 
-    __slots__ = ("contents", "item_bytes_max", "parts", "receipts")
+    __slots__ = ("item_bytes_max", "metadata", "parts", "payloads", "receipts", "trace_context")
 
-    def __init__(self, contents: list[ItemContent], item_bytes_max: int, receipts: list[str]) -> None:
-        self.contents = contents
-        """The contents of its items in the order of their keys; empty once their consumer has them."""
+    def __init__(self, payloads: Sequence[bytes], metadata: bytes, trace_context: bytes, item_bytes_max: int) -> None:
+        self.payloads = payloads
+        """The payloads of its items in the order of their keys; empty once their consumer has them."""
+        self.metadata, self.trace_context = metadata, trace_context
+        """The rest of the contents, which the items share."""
         self.item_bytes_max = item_bytes_max
         """A bound of the content of each item."""
-        self.receipts = receipts
+        self.receipts: list[str] = []
         """The receipts of its items; empty unless they are under lease."""
         self.parts: list[ShardItem] = []
         """The parts into which it was divided: whoever still has the whole must go on with these."""
@@ -113,8 +115,8 @@ class Bundle:
 class ShardItem:
     """An item that its shard has in memory. Its present holder writes its fields, except `phase`.
 
-    It can stand for several items of one call: a bundle. These have consecutive keys, share all fields but their
-    contents, and go through their lives together. `divide` ends this before a part of them goes another way, so that
+    It can stand for several items of one call: a bundle. These have consecutive keys, share all but their payloads, and
+    have the same life. `divide` ends this before a part of them goes another way, so that
     only an item by itself ever fails, is extended or is looked up.
     """
 
@@ -213,8 +215,9 @@ class ShardItem:
     @property
     def contents(self) -> list[ItemContent]:
         """The contents of its items, as far as they are in memory."""
-        if self.bundle is not None:
-            return self.bundle.contents
+        bundle = self.bundle
+        if bundle is not None:
+            return [ItemContent(payload, bundle.metadata, bundle.trace_context) for payload in bundle.payloads]
         return [] if self.content is None else [self.content]
 
     @property
@@ -222,21 +225,11 @@ class ShardItem:
         """A bound of the content of each item."""
         return self.size_bytes if self.bundle is None else self.bundle.item_bytes_max
 
-    def join(self, content: ItemContent, size_bytes: int) -> None:
-        """Add the item with the next key, which has this content and shares everything else."""
-        if self.bundle is None:
-            assert self.content is not None
-            self.bundle, self.content = Bundle([self.content], self.size_bytes, []), NO_CONTENT
-        self.bundle.contents.append(content)
-        self.bundle.item_bytes_max = max(self.bundle.item_bytes_max, size_bytes)
-        self.size_bytes += size_bytes
-        self.count += 1
-
     def forget_content(self) -> None:
         """Drop the contents, because they have left for their consumer, or are needed no more."""
         self.content = None
         if self.bundle is not None:
-            self.bundle.contents = []
+            self.bundle.payloads = ()
 
     @property
     def is_claimed_ahead(self) -> bool:
@@ -267,18 +260,32 @@ def part_of(item: ShardItem, first: int, count: int) -> ShardItem:
     part.delivered_at, part.claim, part.prefetched_at = item.delivered_at, item.claim, item.prefetched_at
     part.lease_due_at, part.holder, part.lease_wanted_ms = item.lease_due_at, item.holder, item.lease_wanted_ms
     part.count = count
-    contents, receipts = bundle.contents[first : first + count], bundle.receipts[first : first + count]
-    if contents:
-        part.size_bytes = sum([sum(map(len, content)) for content in contents])
+    payloads, receipts = bundle.payloads[first : first + count], bundle.receipts[first : first + count]
+    metadata, trace_context = bundle.metadata, bundle.trace_context
+    if payloads:
+        part.size_bytes = sum(map(len, payloads)) + count * (len(metadata) + len(trace_context))
     else:
         part.size_bytes = item.size_bytes * (first + count) // item.count - item.size_bytes * first // item.count
     if count > 1:
-        part.bundle = Bundle(contents, bundle.item_bytes_max, receipts)
+        part.bundle = Bundle(payloads, metadata, trace_context, bundle.item_bytes_max)
+        part.bundle.receipts = receipts
         part.content = item.content
     else:
-        part.content = contents[0] if contents else None
+        part.content = ItemContent(payloads[0], metadata, trace_context) if payloads else None
     part.receipt = receipts[0] if receipts else ""
     return part
+
+
+def bundle_of(first: ShardItem, payloads: Sequence[bytes], content: ItemContent) -> ShardItem:
+    """Let a new item stand for one item for each payload, with keys from its own on; `content` has what they share."""
+    _, metadata, trace_context = content
+    sizes_bytes = list(map(len, payloads))
+    shared_bytes = len(metadata) + len(trace_context)
+    first.count = len(payloads)
+    first.bundle = Bundle(payloads, metadata, trace_context, max(sizes_bytes) + shared_bytes)
+    first.content = NO_CONTENT
+    first.size_bytes = sum(sizes_bytes) + first.count * shared_bytes
+    return first
 
 
 def singles(item: ShardItem) -> list[ShardItem]:
@@ -292,7 +299,8 @@ def divide(item: ShardItem, at: int | None = None) -> list[ShardItem]:
     They replace it among the leases of their shard. Other holders find them by `undivided`.
     """
     bundle = item.bundle
-    assert bundle is not None and not bundle.parts, "it is a whole bundle"
+    assert bundle is not None
+    assert not bundle.parts, "it was divided before"
     parts = singles(item) if at is None else [part_of(item, 0, at), part_of(item, at, item.count - at)]
     bundle.parts = parts
     leases = item.topic.leases

@@ -21,6 +21,7 @@ from foqs.model import limits
 from foqs.model.errors import FoqsError, InvalidArgumentError, TooLargeError, error_for_code
 from foqs.wire.frames import CALL, EXCEPTION, REPLY, FrameError, scan_call, scan_reply
 from foqs.wire.frames import LENGTH_BYTES as LENGTH_BYTES
+from foqs.wire.item_batch import cut_batch
 
 _KEPT_BUFFER_BYTES_MAX: Final = 1 * limits.MIB
 _VERSION_1: Final = 0x8001_0000
@@ -258,6 +259,9 @@ class Codec:
 
         Raises FrameError for bytes that are no call, and UnreadableCallError for a call that cannot be decoded.
         """
+        cut = cut_batch(message)
+        if cut is not None:
+            message = cut.message
         name, seqid, body = scan_call(message, 0, len(message))
         method = METHODS_BY_NAME_BYTES.get(name)
         if method is None:
@@ -272,6 +276,8 @@ class Codec:
         finally:
             if len(message) > _KEPT_BUFFER_BYTES_MAX:
                 self._renew()
+        if cut is not None:
+            request.items = cut.batch(request.items)
         batch = getattr(request, method.batch, None) if method.batch is not None else None
         return method, seqid, request, len(batch) if batch else 0
 

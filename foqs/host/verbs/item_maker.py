@@ -7,14 +7,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from foqs.contract.requests import NewItem
 from foqs.host import arguments
 from foqs.host.admission.depths import Depths, Room
+from foqs.host.verbs.made import Made, made_in_bundles
 from foqs.host.verbs.serial_rules import aging_fault, bucket_fault, serial_due_at, serial_fault
-from foqs.model import ids, limits, order
+from foqs.model import limits, order
 from foqs.model.aging import aging_place
 from foqs.model.calls import DeliveryPolicy, ItemContent, PositionErrors
 from foqs.model.copy_steps import CopyKey
 from foqs.model.errors import FoqsError, InvalidArgumentError, PausedError, TooLargeError
 from foqs.model.groups import COPIES_PER_CALL_MAX, Copy, NamespaceGroups
-from foqs.model.item import Phase, ShardItem, by_topic, count_of, keys_of
+from foqs.model.item import Phase, ShardItem, by_topic
 from foqs.model.namespace import Namespace, SettingsTable
 from foqs.model.policy import TopicPolicy
 from foqs.model.topic import ShardTopic
@@ -24,65 +25,8 @@ from foqs.shard.writer.shard_writer import ShardWriter
 
 AT_MOST_ONCE = int(DeliveryPolicy.AT_MOST_ONCE)
 
-BUNDLE_ITEMS_MAX = 256
-"""The most items of a bundle. An end of leases can divide one more bundle than it has room for."""
-BUNDLE_BYTES_MAX = 48 * limits.KIB
-"""The most content of a bundle, with limits.PACKED_ITEM_BYTES for each item, so that one fits into a pack."""
-BUNDLE_ITEM_BYTES_MAX = 2 * limits.KIB
-"""The most content of an item in a bundle: each can be packed."""
-
 NewTopic = Callable[[str], ShardTopic]
 """Makes the missing topic of a name."""
-
-
-class Made:
-    """The items of a call that were made for one shard."""
-
-    __slots__ = ("copies", "items", "room")
-
-    def __init__(self) -> None:
-        self.room: Room | None = None
-        """The room for the items; None if no topic of the namespace has a limit on its depth."""
-        self.items: dict[int, ShardItem] = {}
-        """The item at each position; the first of its copies. A bundle stands at its first position alone."""
-        self.copies: dict[int, list[ShardItem]] = {}
-        """The further copies by the key of the first one. Their keys follow it without a gap."""
-
-    def all(self) -> list[ShardItem]:
-        """Return all items, copies included."""
-        copies = self.copies
-        if not copies:
-            return list(self.items.values())
-        return [one for item in self.items.values() for one in (item, *copies.get(item.key, ()))]
-
-    def count(self) -> int:
-        return count_of(self.items.values()) + sum(map(len, self.copies.values()))
-
-    def positions(self) -> list[int]:
-        """Return the positions of all items."""
-        return [at for first, item in self.items.items() for at in range(first, first + item.count)]
-
-    def without(self, positions: Collection[int]) -> Made:
-        """Return the items at all other positions."""
-        left = Made()
-        left.room = self.room
-        left.items = {at: item for at, item in self.items.items() if at not in positions}
-        left.copies = self.copies and {item.key: self.copies[item.key] for item in left.items.values()
-                                       if item.key in self.copies}  # fmt: skip
-        return left
-
-    def id_of(self, shard_id: int, item: ShardItem) -> str:
-        """Return the id of an item, which names all its copies."""
-        item_id = ids.item_id(shard_id, item.key)
-        return ids.with_copies(item_id, len(self.copies[item.key])) if item.key in self.copies else item_id
-
-    def enter_ids(self, shard_id: int, by_position: list[str]) -> None:
-        if self.copies:
-            texts = [self.id_of(shard_id, item) for item in self.items.values()]
-        else:
-            texts = ids.item_ids(shard_id, keys_of(self.items.values()))
-        for position, text in zip(self.positions(), texts, strict=True):
-            by_position[position] = text
 
 
 class Costs:
@@ -158,11 +102,38 @@ class ItemMaker:
                 topics[name] = index.new_topic(number, name, len(topics))
             return topics[name]
 
-        made = self.make_items(writer, shard, namespace, new_items, positions, new_topic, errors, fair=fair)
+        made = None if fair else self._in_bundles(writer, shard, namespace, new_items, positions, new_topic, errors)
+        if made is None:
+            made = self.make_items(writer, shard, namespace, new_items, positions, new_topic, errors, fair=fair)
         if made.items:
             for topic in topics.values():
                 index.add_topic(topic)
         return made
+
+    def _in_bundles(
+        self,
+        writer: ShardWriter,
+        shard: ShardState,
+        namespace: Namespace,
+        new_items: Sequence[NewItem],
+        positions: Sequence[int],
+        new_topic: NewTopic,
+        errors: PositionErrors,
+    ) -> Made | None:
+        """Return the items in bundles, or None if something counts or remembers each item of the call by itself."""
+        settings, number = self._settings, namespace.number
+        if settings.has_event_log or settings.groups.get(number) is not None or settings.serials(number) is not None:
+            return None
+        if settings.ages(number) or settings.depth_limits(number) is not None:
+            return None
+        topics = shard.index.topics
+
+        def topic_of(name: str) -> ShardTopic | FoqsError:
+            fault = self._fault_of(number, name, (), ())
+            known = fault or topics.get((number, name)) or (None if is_keyed(name) else arguments.topic_fault(name))
+            return known if known is not None else new_topic(name)
+
+        return made_in_bundles(shard, namespace, writer.now_ms(), new_items, positions, topic_of, errors)
 
     def make_items(
         self,
@@ -225,12 +196,6 @@ class ItemMaker:
         if (depths := self._settings.depth_limits(number)) is not None:
             result.room = Room(self._depths, number, depths)
         room = result.room if takes_room else None
-        # What is counted or remembered for each item needs it by itself.
-        is_plain = groups is None and serials is None and depths is None and not ages and not serial and not fair
-        bundles = is_plain and takes_room and not self._settings.has_event_log
-        last: ShardItem | None = None
-        """The item that was made last, if others can join it."""
-        last_position = 0
         found: dict[str, ShardTopic | FoqsError] = {}
         """The topic of each name, or the error of the name, found once for all its items."""
         for position in positions:
@@ -267,25 +232,13 @@ class ItemMaker:
             except FoqsError as error:
                 errors[position] = error.with_traceback(None)
                 continue
-            key, priority, expires_at = next_key(), new.priority, expires_from + (new.ttl_ms or settings.ttl_ms_default)
+            key, priority = next_key(), new.priority
             assert priority is not None, "it was checked"
-            lease_ms, size_bytes = new.lease_ms or 0, sum(map(len, content))
-            if (
-                last is not None and last.key + last.count == key and last_position + 1 == position
-                and last.topic is topic and last.priority == priority and last.due_at == due_at == now_ms
-                and last.expires_at == expires_at and last.lease_ms == lease_ms and new.delivery != AT_MOST_ONCE
-                and last.count < BUNDLE_ITEMS_MAX and size_bytes <= BUNDLE_ITEM_BYTES_MAX
-                and last.size_bytes + size_bytes + last.count * limits.PACKED_ITEM_BYTES < BUNDLE_BYTES_MAX
-            ):  # fmt: skip
-                last.join(content, size_bytes)
-                last_position = position
-                continue
-            made[position] = item = ShardItem(
+            made[position] = ShardItem(
                 key, topic, priority, due_at, sort_key(priority, due_at, key, shard_id), phase, now_ms,
-                expires_at, lease_ms, new.delivery == AT_MOST_ONCE, content, size_bytes,
+                expires_from + (new.ttl_ms or settings.ttl_ms_default), new.lease_ms or 0,
+                new.delivery == AT_MOST_ONCE, content,
             )  # fmt: skip
-            if bundles and not item.at_most_once and size_bytes <= BUNDLE_ITEM_BYTES_MAX:
-                last, last_position = item, position
         if serials is not None:
             _follow(self._settings, made.values(), result.copies)
         if ages:

@@ -267,7 +267,9 @@ def _without_repeats(group: _OfShard) -> tuple[_OfShard, list[int]]:
         return group, []
     # A repeat has divided the bundle that an earlier position ends.
     parts = [undivided([item]) for item in group.items]
-    ends = [(one, place + one.key - some[0].key) for some, place in zip(parts, group.places, strict=True) for one in some]
+    ends = [
+        (one, place + one.key - some[0].key) for some, place in zip(parts, group.places, strict=True) for one in some
+    ]
     first_at: dict[int, int] = {}
     for at, (item, _) in enumerate(ends):
         first_at.setdefault(item.key, at)

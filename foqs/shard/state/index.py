@@ -120,6 +120,12 @@ class ShardIndex:
         self.last_key += 1
         return self.last_key
 
+    def next_keys(self, count: int) -> int:
+        """Return the first one of this many consecutive keys."""
+        first = self.last_key + 1
+        self.last_key += count
+        return first
+
     @property
     def keys_left_count(self) -> int:
         """The number of keys left in the epoch; the first key beyond it is of the next epoch."""

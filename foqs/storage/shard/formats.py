@@ -20,7 +20,7 @@ from struct import Struct
 from typing import Any, Final, NamedTuple
 
 from foqs.model import limits
-from foqs.model.item import ShardItem, keys_of
+from foqs.model.item import Bundle, ShardItem, keys_of
 from foqs.model.seen import DIGEST_BYTES
 from foqs.shard.port import ItemRow, OwnershipLostError
 from foqs.storage.schema.item_columns import CONTENT_COLUMNS, GIVEN_COLUMNS, packed_integers, packed_row
@@ -83,11 +83,23 @@ def pack_items(items: Sequence[ShardItem]) -> bytes:
             parts.append(_pack_head(*packed_integers(item)))
             parts += item.content  # type: ignore[arg-type]  # packed_integers has checked it.
             continue
-        given = packed_integers(item)[: -len(CONTENT_COLUMNS)]
-        for content in item.bundle.contents:
-            parts.append(_pack_head(*given, *map(len, content)))
-            parts += content
+        _add_bundle(parts, item, item.bundle)
     return b"".join(parts)
+
+
+def _add_bundle(parts: list[bytes], item: ShardItem, bundle: Bundle) -> None:
+    """Encode the items of a bundle; those with payloads of one size have the same head."""
+    given = packed_integers(item)[: -len(CONTENT_COLUMNS)]
+    metadata, trace_context = bundle.metadata, bundle.trace_context
+    rest = metadata + trace_context
+    heads = {
+        size: _pack_head(*given, size, len(metadata), len(trace_context)) for size in set(map(len, bundle.payloads))
+    }
+    for payload in bundle.payloads:
+        parts.append(heads[len(payload)])
+        parts.append(payload)
+        if rest:
+            parts.append(rest)
 
 
 def unpack_items(packed: bytes) -> list[ItemRow]:
@@ -111,7 +123,8 @@ def packed_starts(items: Sequence[ShardItem]) -> array[int]:
         if item.bundle is None:
             sizes_bytes.append(head_bytes + item.size_bytes)
         else:
-            sizes_bytes += [head_bytes + sum(map(len, content)) for content in item.bundle.contents]
+            other_bytes = head_bytes + len(item.bundle.metadata) + len(item.bundle.trace_context)
+            sizes_bytes += [other_bytes + len(payload) for payload in item.bundle.payloads]
     first = _COUNT.size + 8 * len(sizes_bytes)
     return array("I", accumulate(sizes_bytes[:-1], initial=first))
 
