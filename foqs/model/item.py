@@ -221,6 +221,14 @@ class ShardItem:
         return [] if self.content is None else [self.content]
 
     @property
+    def first_content(self) -> ItemContent | None:
+        """The content of its first item; None while it is not in memory."""
+        bundle = self.bundle
+        if bundle is None or not bundle.payloads:
+            return self.content
+        return ItemContent(bundle.payloads[0], bundle.metadata, bundle.trace_context)
+
+    @property
     def item_bytes_max(self) -> int:
         """A bound of the content of each item."""
         return self.size_bytes if self.bundle is None else self.bundle.item_bytes_max
