@@ -100,13 +100,15 @@ def run_seed(
     is_serial: bool = False,
     has_groups: bool = False,
     limits_in_flight: bool = False,
+    has_bundles: bool = False,
     script: Callable[[Any], Awaitable[None]] | None = None,
 ) -> Outcome:
     """Repeatable by the seed. The cyclic garbage collector rests meanwhile: when it runs is not up to the seed.
 
     What happens is drawn, unless there is a `script`, which does it to the world. `is_unique`: items with ids that are
     taken as long as they live come as well, which makes the seed another run. `is_serial`: with serial topics beside
-    the other load, which does so as well, and `limits_in_flight`: with limits of items in flight. `has_groups`: with
+    the other load, which does so as well, and `limits_in_flight`: with limits of items in flight. `has_bundles`: most
+    calls have items that differ by their payloads alone, and hosts have no event log. `has_groups`: with
     consumer groups, which some seeds have by themselves.
     """
     chance = random.Random(seed)
@@ -121,6 +123,7 @@ def run_seed(
     world = kind(seed, profile, loop, delays, verbose=verbose)
     world.uniques = UniqueLoad(world) if is_unique else None
     world.serials.is_there = is_serial
+    world.has_bundles = has_bundles
     if limits_in_flight:
         world.in_flight.begin(TOPICS)
     if verbose:
@@ -162,6 +165,7 @@ def run_seed(
             world.complaints.append(f"nobody handled {failure['exception']!r}")
     chosen = {"cluster": is_cluster, "unique": is_unique, "serial": is_serial, "groups": has_groups}
     chosen["in-flight"] = limits_in_flight
+    chosen["bundles"] = has_bundles
     kinds = tuple(kind for kind, is_chosen in chosen.items() if is_chosen)
     return Outcome(seed, load_s_max, world.complaints, loop.steps_count, loop.time(), counts, kinds)
 
@@ -242,7 +246,8 @@ async def _live(world: World, *, chance: random.Random, has_groups: bool) -> Non
         world.complain(problem)
     for host in hosts:
         await world.drain_host(host)
-    for problem in [*world.loads.problems(world), *world.events.problems(), *quota_problems(world)]:
+    events = [] if world.has_bundles else world.events.problems()  # Without an event log.
+    for problem in [*world.loads.problems(world), *events, *quota_problems(world)]:
         world.complain(problem)
     for shard_id, server in world.servers.items():
         if server.tables.claims and shard_id not in world.shards_undrained:

@@ -180,7 +180,7 @@ class Claims:
         """End the claims of these items of a topic; those of `prefetched` are made."""
         sort_keys = self._sort_keys.get(topic)
         if sort_keys is not None:
-            sort_keys.difference_update([item.sort_key for item in items])
+            sort_keys.difference_update([item.sort_key for item in undivided(items)])
             if not sort_keys:
                 del self._sort_keys[topic]
         topic.claim_head = min(sort_keys) if sort_keys else order.LAST
