@@ -32,7 +32,7 @@ class DeliveredBundle(NamedTuple):
 
 
 class Delivered(Sequence[Delivery]):
-    """The items of one answer, which are made only for those who ask for single ones."""
+    """The items of one answer, which are made once somebody asks for a single one."""
 
     def __init__(self, parts: Sequence[Delivery | DeliveredBundle]) -> None:
         self.parts = parts

@@ -95,7 +95,7 @@ class Claim:
 
 
 class Bundle:
-    """What the items of one `ShardItem` have for themselves, if it stands for several."""
+    """The fields that the items of one `ShardItem` have for themselves, if it stands for several."""
 
     __slots__ = ("item_bytes_max", "metadata", "parts", "payloads", "receipts", "trace_context")
 
@@ -109,14 +109,14 @@ class Bundle:
         self.receipts: list[str] = []
         """The receipts of its items; empty unless they are under lease."""
         self.parts: list[ShardItem] = []
-        """The parts into which it was divided: whoever still has the whole must go on with these."""
+        """The parts into which it was divided, which holders of the whole must use in its place."""
 
 
 class ShardItem:
     """An item that its shard has in memory. Its present holder writes its fields, except `phase`.
 
     It can stand for several items of one call: a bundle. These have consecutive keys, share all but their payloads, and
-    have the same life. `divide` ends this before a part of them goes another way, so that
+    have the same life. `divide` ends this before a part of these takes another way, so that
     only an item by itself ever fails, is extended or is looked up.
     """
 
@@ -285,7 +285,7 @@ def part_of(item: ShardItem, first: int, count: int) -> ShardItem:
 
 
 def bundle_of(first: ShardItem, payloads: Sequence[bytes], content: ItemContent) -> ShardItem:
-    """Let a new item stand for one item for each payload, with keys from its own on; `content` has what they share."""
+    """Let a new item stand for an item for each payload, with keys from its own on; the rest of `content` is shared."""
     _, metadata, trace_context = content
     sizes_bytes = list(map(len, payloads))
     shared_bytes = len(metadata) + len(trace_context)

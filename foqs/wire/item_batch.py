@@ -1,7 +1,7 @@
 """The items of an enqueue call by kind: those of one kind have the same bytes on the wire, but for their payloads.
 
-Most calls have items of a few kinds. A host that decodes one item of each kind, and takes only the payloads of the
-others, has far less to do. `cut_batch` accepts messages whose every byte it has compared or taken as part of a payload;
+Most calls have items of a few kinds. A host that decodes one item of each kind, and only takes the payloads of the
+others, has far less to do. `cut_batch` accepts messages of which each byte was compared, or taken as part of a payload;
 all others are scanned and decoded as a whole.
 """
 
@@ -32,7 +32,7 @@ _u16 = Struct("!H").unpack_from
 _count = Struct("!I").pack
 
 
-class Kind(NamedTuple):
+class ItemKind(NamedTuple):
     """The items of one kind in the order of the call: their positions and payloads, and one as a decoded struct."""
 
     item: Any
@@ -41,9 +41,9 @@ class Kind(NamedTuple):
 
 
 class ItemBatch(Sequence[Any]):
-    """The items of a call as `NewItem` structs, which are made only for those who ask for single ones."""
+    """The items of a call as `NewItem` structs, which are made once somebody asks for a single one."""
 
-    def __init__(self, kinds: Sequence[Kind], count: int) -> None:
+    def __init__(self, kinds: Sequence[ItemKind], count: int) -> None:
         self.kinds = kinds
         self._count = count
         self._items: list[Any] = []
@@ -97,7 +97,7 @@ class Cut(NamedTuple):
 
     def batch(self, items: Sequence[Any]) -> ItemBatch:
         """Return all items, of which `items` are the decoded ones of the message."""
-        return ItemBatch(list(map(Kind, items, self.positions, self.payloads)), self.items_count)
+        return ItemBatch(list(map(ItemKind, items, self.positions, self.payloads)), self.items_count)
 
 
 def cut_batch(message: bytes) -> Cut | None:
@@ -115,7 +115,7 @@ def cut_batch(message: bytes) -> Cut | None:
             return None
         return _cut(message, list_at + 4, count)
     except (IndexError, struct_error):
-        return None  # It is cut off somewhere, which the scan finds out.
+        return None  # The message is cut off somewhere, and its scan reports that.
 
 
 def _cut(message: bytes, count_at: int, count: int) -> Cut | None:

@@ -89,7 +89,7 @@ class SimClient(SimCaller):
         """In one call, or in one for each shard as the client libraries do."""
         chance = self._chance
         puts = [self._put() for _ in range(chance.choice([1, 1, 2, 5, 12]))]
-        puts = self._with_repeats(puts) if not self._world.has_bundles else self._alike(puts)
+        puts = self._with_repeats(puts) if not self._world.loads.has_bundles else self._alike(puts)
         for part in await self._by_shard(puts):
             await self._enqueue(part, loads=loads)
 

@@ -123,7 +123,7 @@ def run_seed(
     world = kind(seed, profile, loop, delays, verbose=verbose)
     world.uniques = UniqueLoad(world) if is_unique else None
     world.serials.is_there = is_serial
-    world.has_bundles = has_bundles
+    world.loads.has_bundles = has_bundles
     if limits_in_flight:
         world.in_flight.begin(TOPICS)
     if verbose:
@@ -246,7 +246,7 @@ async def _live(world: World, *, chance: random.Random, has_groups: bool) -> Non
         world.complain(problem)
     for host in hosts:
         await world.drain_host(host)
-    events = [] if world.has_bundles else world.events.problems()  # Without an event log.
+    events = [] if world.loads.has_bundles else world.events.problems()  # Without an event log.
     for problem in [*world.loads.problems(world), *events, *quota_problems(world)]:
         world.complain(problem)
     for shard_id, server in world.servers.items():

@@ -123,8 +123,6 @@ class World:
         self.cap_keeper = CapKeeper(self, NAMESPACE, TOPICS)
         self.in_flight = InFlight(self, NAMESPACE)
         self.events = EventBook(self)
-        self.has_bundles = False
-        """True if items come in bundles, which hosts make only without an event log."""
         self.serials = SerialLoad(self, is_there=False)
         self.claims_left: dict[str, set[int]] = {}
         """By uid: deliveries that a new owner takes for delivered and that the last one gave to nobody."""

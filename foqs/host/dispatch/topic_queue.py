@@ -440,11 +440,8 @@ class TopicQueue:
             items = self.buffer.ones(items)  # Their calls can want different leases.
             unbacked, count, bytes_left = _unbacked(call, items, room_bytes, clocks, writers)
             taken_count = count
-            behind = self.buffer.ones(
-                self.buffer.most_urgent(
-                    self.servable_count(min(self.waiting_count, limits.TRANSACTION_CLAIMS_MAX)),
-                )
-            )
+            waiting_count = self.servable_count(min(self.waiting_count, limits.TRANSACTION_CLAIMS_MAX))
+            behind = self.buffer.ones(self.buffer.most_urgent(waiting_count))
             for other in islice(self.calls, 1, None):
                 some = behind[taken_count : taken_count + other.wants[self]]
                 if not some:

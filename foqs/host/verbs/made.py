@@ -16,7 +16,7 @@ from foqs.model.item import Phase, ShardItem, bundle_of
 from foqs.model.namespace import Namespace
 from foqs.model.topic import ShardTopic
 from foqs.shard.state.engine import ShardState
-from foqs.wire.item_batch import ItemBatch, Kind
+from foqs.wire.item_batch import ItemBatch, ItemKind
 
 BUNDLE_ITEMS_MAX = 256
 """The most items of a bundle."""
@@ -60,7 +60,7 @@ class Made:
         return len(self.items) + sum(map(len, self.copies.values()))
 
     def without(self, positions: Collection[int]) -> Made:
-        """Return the items at all other positions; there are no bundles."""
+        """Return the items at all other positions; bundles cannot be among them."""
         left = Made()
         left.room = self.room
         left.items = {at: item for at, item in self.items.items() if at not in positions}
@@ -135,7 +135,7 @@ def made_in_bundles(
     return made
 
 
-def _kinds(new_items: Sequence[NewItem], positions: Sequence[int]) -> Sequence[Kind] | None:
+def _kinds(new_items: Sequence[NewItem], positions: Sequence[int]) -> Sequence[ItemKind] | None:
     """Return the kinds of the items at these positions, or None if they are uncommon."""
     if isinstance(new_items, ItemBatch) and len(positions) == len(new_items):
         kinds = new_items.kinds
@@ -148,7 +148,7 @@ def _kinds(new_items: Sequence[NewItem], positions: Sequence[int]) -> Sequence[K
             _, some_positions, payloads = found.setdefault(_KIND(new), (new, [], []))
             some_positions.append(position)
             payloads.append(new.payload)
-        kinds = list(map(Kind._make, found.values()))
+        kinds = list(map(ItemKind._make, found.values()))
     if len({_PLACE(kind.item) for kind in kinds}) < len(kinds):
         return None
     return None if any(_UNCOMMON(kind.item) != _COMMON for kind in kinds) else kinds

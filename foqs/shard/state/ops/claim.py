@@ -153,10 +153,11 @@ class Claims:
             waiting = self.waiting_for_calls or self.waiting
             if not waiting:
                 break
-            item = next(iter(waiting.values()))
+            _, item = waiting.popitem(last=False)
             if item.count > room - taken_count - len(put_off):
-                item = self._index.divide(item, room - taken_count - len(put_off))[0]
-            del waiting[item.key]
+                item, rest = self._index.divide(item, room - taken_count - len(put_off))
+                waiting[rest.key] = rest
+                waiting.move_to_end(rest.key, last=False)
             if item.content is None:
                 if len(transaction.fetches) >= fetches_max:
                     # Items in memory need not wait for it; delivery keeps the order.
