@@ -24,6 +24,7 @@ from foqs.model import limits
 from foqs.testing.fake_store import FakeStore
 from tests.histories.checker import check
 from tests.sim.any_host import AnyHost
+from tests.sim.bundles import counted_bundles
 from tests.sim.caller import NAMESPACE
 from tests.sim.chance import Delays, Profile, far_meta_s, make_profile
 from tests.sim.changes import Changes
@@ -141,7 +142,7 @@ def run_seed(
     with _without_collections(), ExitStack() as patches:
         for one in [
             tuned(profile.limits | quota_times(profile)), tuned(event_sizes(seed)), hosts, ledgers, _logs(world),
-            world.in_flight.patches(),
+            world.in_flight.patches(), counted_bundles(world.counts),
             *(world.liar.limits() if isinstance(world, ClusterWorld) else []),
             # On a busy machine a page takes so long that its reader pauses, and a seed would be another run.
             patch.object(page_reads, "perf_counter", loop.time),
