@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
-from foqs.model.calls import ItemContent
+from foqs.model import order
+from foqs.model.calls import NO_CONTENT, ItemContent
 
 if TYPE_CHECKING:
     from foqs.model.holder import LeaseHolder
@@ -93,13 +94,38 @@ class Claim:
         """The number of items that need the row."""
 
 
+class Bundle:
+    """The fields that the items of one `ShardItem` have for themselves, if it stands for several."""
+
+    __slots__ = ("item_bytes_max", "metadata", "parts", "payloads", "receipts", "trace_context")
+
+    def __init__(self, payloads: Sequence[bytes], metadata: bytes, trace_context: bytes, item_bytes_max: int) -> None:
+        self.payloads = payloads
+        """The payloads of its items in the order of their keys; empty once their consumer has them."""
+        self.metadata, self.trace_context = metadata, trace_context
+        """The rest of the contents, which the items share."""
+        self.item_bytes_max = item_bytes_max
+        """A bound of the content of each item."""
+        self.receipts: list[str] = []
+        """The receipts of its items; empty unless they are under lease."""
+        self.parts: list[ShardItem] = []
+        """The parts into which it was divided, which holders of the whole must use in its place."""
+
+
 class ShardItem:
-    """An item that its shard has in memory. Its present holder writes its fields, except `phase`."""
+    """An item that its shard has in memory. Its present holder writes its fields, except `phase`.
+
+    It can stand for several items of one call: a bundle. These have consecutive keys, share all but their payloads, and
+    have the same life. `divide` ends this before a part of these takes another way, so that
+    only an item by itself ever fails, is extended or is looked up.
+    """
 
     __slots__ = (
         "at_most_once",
+        "bundle",
         "claim",
         "content",
+        "count",
         "delivered_at",
         "deliveries",
         "due_at",
@@ -137,6 +163,11 @@ class ShardItem:
         size_bytes: int = 0,
     ) -> None:
         self.key = key
+        """The key of its first item."""
+        self.count = 1
+        """The number of items for which it stands."""
+        self.bundle: Bundle | None = None
+        """None if it stands for one item."""
         self.topic = topic
         self.priority = priority
         self.due_at = due_at
@@ -147,9 +178,9 @@ class ShardItem:
         self.lease_ms = lease_ms
         self.at_most_once = at_most_once
         self.content = content
-        """None while it is not in memory."""
+        """None while it is not in memory; NO_CONTENT in place of the contents of a bundle."""
         self.size_bytes = size_bytes if size_bytes or content is None else sum(map(len, content))
-        """Size of the content as it was read or enqueued, even after it has left memory."""
+        """Size of the content as it was read or enqueued, even after it has left memory; of all contents together."""
         self.deliveries = 0
         """The number of ended deliveries; the present one has the next number."""
         self.failed_attempts = 0
@@ -169,6 +200,46 @@ class ShardItem:
         self.receipt = ""
 
     @property
+    def keys(self) -> range:
+        return range(self.key, self.key + self.count)
+
+    @property
+    def sort_keys(self) -> range:
+        return order.sort_keys(self.sort_key, self.count)
+
+    @property
+    def receipts(self) -> list[str]:
+        """The receipts of its items, which are under lease."""
+        return [self.receipt] if self.bundle is None else self.bundle.receipts
+
+    @property
+    def contents(self) -> list[ItemContent]:
+        """The contents of its items, as far as they are in memory."""
+        bundle = self.bundle
+        if bundle is not None:
+            return [ItemContent(payload, bundle.metadata, bundle.trace_context) for payload in bundle.payloads]
+        return [] if self.content is None else [self.content]
+
+    @property
+    def first_content(self) -> ItemContent | None:
+        """The content of its first item; None while it is not in memory."""
+        bundle = self.bundle
+        if bundle is None or not bundle.payloads:
+            return self.content
+        return ItemContent(bundle.payloads[0], bundle.metadata, bundle.trace_context)
+
+    @property
+    def item_bytes_max(self) -> int:
+        """A bound of the content of each item."""
+        return self.size_bytes if self.bundle is None else self.bundle.item_bytes_max
+
+    def forget_content(self) -> None:
+        """Drop the contents, because they have left for their consumer, or are needed no more."""
+        self.content = None
+        if self.bundle is not None:
+            self.bundle.payloads = ()
+
+    @property
     def is_claimed_ahead(self) -> bool:
         return self.claim is not None and self.claim.is_ahead
 
@@ -180,6 +251,109 @@ class ShardItem:
         """
         claim = self.claim
         return claim is not None and claim.due_at >= lease_due_at and not (claim.is_ahead and self.at_most_once)
+
+
+# ---- bundles ----
+
+
+def part_of(item: ShardItem, first: int, count: int) -> ShardItem:
+    """Return a part of a bundle as if it had always been by itself; the bundle is unchanged."""
+    bundle = item.bundle
+    assert bundle is not None
+    part = ShardItem(
+        item.key + first, item.topic, item.priority, item.due_at, order.sort_keys(item.sort_key, item.count)[first],
+        item.phase, item.enqueued_at, item.expires_at, item.lease_ms, item.at_most_once,
+    )  # fmt: skip
+    part.deliveries, part.failed_attempts, part.was_dead = item.deliveries, item.failed_attempts, item.was_dead
+    part.delivered_at, part.claim, part.prefetched_at = item.delivered_at, item.claim, item.prefetched_at
+    part.lease_due_at, part.holder, part.lease_wanted_ms = item.lease_due_at, item.holder, item.lease_wanted_ms
+    part.count = count
+    payloads, receipts = bundle.payloads[first : first + count], bundle.receipts[first : first + count]
+    metadata, trace_context = bundle.metadata, bundle.trace_context
+    if payloads:
+        part.size_bytes = sum(map(len, payloads)) + count * (len(metadata) + len(trace_context))
+    else:
+        part.size_bytes = item.size_bytes * (first + count) // item.count - item.size_bytes * first // item.count
+    if count > 1:
+        part.bundle = Bundle(payloads, metadata, trace_context, bundle.item_bytes_max)
+        part.bundle.receipts = receipts
+        part.content = item.content
+    else:
+        part.content = ItemContent(payloads[0], metadata, trace_context) if payloads else None
+    part.receipt = receipts[0] if receipts else ""
+    return part
+
+
+def bundle_of(first: ShardItem, payloads: Sequence[bytes], content: ItemContent) -> ShardItem:
+    """Let a new item stand for an item for each payload, with keys from its own on; the rest of `content` is shared."""
+    _, metadata, trace_context = content
+    sizes_bytes = list(map(len, payloads))
+    shared_bytes = len(metadata) + len(trace_context)
+    first.count = len(payloads)
+    first.bundle = Bundle(payloads, metadata, trace_context, max(sizes_bytes) + shared_bytes)
+    first.content = NO_CONTENT
+    first.size_bytes = sum(sizes_bytes) + first.count * shared_bytes
+    return first
+
+
+def singles(item: ShardItem) -> list[ShardItem]:
+    """Return the items of a bundle, each by itself; the bundle is unchanged."""
+    return [item] if item.bundle is None else [part_of(item, at, 1) for at in range(item.count)]
+
+
+def divide(item: ShardItem, at: int | None = None) -> list[ShardItem]:
+    """Divide a bundle before its item number `at`, or into its single items. Returns the parts.
+
+    They replace it among the leases of their shard. Other holders find them by `undivided`.
+    """
+    bundle = item.bundle
+    assert bundle is not None
+    assert not bundle.parts, "it was divided before"
+    parts = singles(item) if at is None else [part_of(item, 0, at), part_of(item, at, item.count - at)]
+    bundle.parts = parts
+    leases = item.topic.leases
+    if leases.get(item.key) is item:
+        for part in parts:
+            leases.update(dict.fromkeys(part.keys, part))
+    return parts
+
+
+def undivided(items: Iterable[ShardItem]) -> list[ShardItem]:
+    """Return the items with the parts of those that were divided meanwhile, in their order."""
+    found: list[ShardItem] = []
+    for item in items:
+        if item.bundle is None or not item.bundle.parts:
+            found.append(item)
+        else:
+            found += undivided(item.bundle.parts)
+    return found
+
+
+def count_of(items: Iterable[ShardItem]) -> int:
+    """Return the number of items, those of bundles included."""
+    return sum([item.count for item in items])
+
+
+def keys_of(items: Iterable[ShardItem]) -> list[int]:
+    """Return the keys of all items, those of bundles included, in their order."""
+    keys: list[int] = []
+    for item in items:
+        if item.bundle is None:
+            keys.append(item.key)
+        else:
+            keys += item.keys
+    return keys
+
+
+def sort_keys_of(items: Iterable[ShardItem]) -> list[int]:
+    """Return the sort keys of all items, those of bundles included, in their order."""
+    sort_keys: list[int] = []
+    for item in items:
+        if item.bundle is None:
+            sort_keys.append(item.sort_key)
+        else:
+            sort_keys += item.sort_keys
+    return sort_keys
 
 
 # ---- the life cycle ----
@@ -235,33 +409,33 @@ def move(item: ShardItem, new: Phase) -> None:
     """Move the item to its next phase, and keep its topic's counts in step."""
     counts = _COUNTS[item.phase][new]
     assert counts is not None, f"an item that is {item.phase.name} cannot become {new.name}"
+    _count_moves(item.topic, counts, item.count)
     item.phase = new
-    if counts[2]:
-        topic = item.topic
-        topic.out_count += counts[2]
-        if topic.base is not None:
-            topic.base.out_count += counts[2]
-    if counts[0]:
-        item.topic.count(rows=counts[0], leased=counts[1])
-    elif counts[1]:
-        item.topic.count_leased(counts[1])
 
 
 def move_all(topic: ShardTopic, items: Collection[ShardItem], old: Phase, new: Phase) -> None:
     """Move items of one topic that are all in the phase `old`."""
     counts = _COUNTS[old][new]
     assert counts is not None, f"items that are {old.name} cannot become {new.name}"
+    count = 0
     for item in items:
         assert item.phase is old, f"the item is {item.phase.name}, not {old.name}"
         item.phase = new
-    if counts[2]:
-        topic.out_count += counts[2] * len(items)
+        count += item.count
+    _count_moves(topic, counts, count)
+
+
+def _count_moves(topic: ShardTopic, counts: tuple[int, int, int], count: int) -> None:
+    """Keep the counts of a topic in step with the moves of `count` items."""
+    rows, leased, out = counts
+    if out:
+        topic.out_count += out * count
         if topic.base is not None:
-            topic.base.out_count += counts[2] * len(items)
-    if counts[0]:
-        topic.count(rows=counts[0] * len(items), leased=counts[1] * len(items))
-    elif counts[1]:
-        topic.count_leased(counts[1] * len(items))
+            topic.base.out_count += out * count
+    if rows:
+        topic.count(rows=rows * count, leased=leased * count)
+    elif leased:
+        topic.count_leased(leased * count)
 
 
 def rows_came(topic: ShardTopic, lane: int, count: int) -> None:

@@ -25,6 +25,11 @@ def sort_key(urgency: int, due_at: int, key: int, shard_id: int) -> int:
     return (urgency + _URGENCY_OFFSET) << _URGENCY_SHIFT | due_at << _DUE_SHIFT | key << _KEY_SHIFT | shard_id
 
 
+def sort_keys(first: int, count: int) -> range:
+    """Return the sort keys of items with consecutive keys that share everything else."""
+    return range(first, first + (count << _KEY_SHIFT), 1 << _KEY_SHIFT)
+
+
 def shard_of(packed: int) -> int:
     return packed & _SHARD_MASK
 

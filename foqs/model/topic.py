@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterator, MutableMapping, Sequence
 from typing import TYPE_CHECKING
 
 from sortedcontainers import SortedDict
@@ -261,10 +261,10 @@ class ShardTopic(ItemCounts):
     """
 
     __slots__ = (
-        "_leases", "base", "base_name", "batch_max", "claim_head", "claiming_count", "delivered_count", "ended_count",
+        "base", "base_name", "batch_max", "claim_head", "claiming_count", "delivered_count", "ended_count",
         "enqueued_count", "failed_count", "fairness_key", "first_enqueued_at", "has_places", "holds_on_dead",
-        "is_serial", "keyed", "name", "namespace", "number", "of_namespace", "ordering_key", "out_count", "permits",
-        "permits_granted", "run", "shard_id", "shown", "slot", "stored", "window",
+        "is_serial", "keyed", "leases", "name", "namespace", "number", "of_namespace", "ordering_key", "out_count",
+        "permits", "permits_granted", "run", "shard_id", "shown", "slot", "stored", "window",
     )  # fmt: skip
 
     def __init__(
@@ -274,7 +274,7 @@ class ShardTopic(ItemCounts):
         namespace: int,
         name: str,
         budget: WindowBudget,
-        leases: Sized,
+        leases: MutableMapping[int, ShardItem],
         *,
         stored: bool,
     ) -> None:
@@ -300,7 +300,7 @@ class ShardTopic(ItemCounts):
         """Its own keyed topics, if it has some."""
         self.stored = stored
         """True if its row is in the topic table."""
-        self._leases = leases
+        self.leases = leases
         """The open leases of the shard."""
         self.window = ReadyWindow(budget, complete=not stored)
         self.claim_head = order.LAST
@@ -396,7 +396,7 @@ class ShardTopic(ItemCounts):
         """
         if self.is_serial:
             return self._serial_room()
-        ratio, free = OPEN_LEASES_OF_TOPIC_RATIO, limits.OPEN_LEASES_MAX - len(self._leases)
+        ratio, free = OPEN_LEASES_OF_TOPIC_RATIO, limits.OPEN_LEASES_MAX - len(self.leases)
         spare = ratio * free - self.leased - self.claiming_count
         room = (spare + ratio) // (ratio + 1) if spare > 0 else 0  # Each claim also reduces the free leases by one.
         holder = self if self.base is None else self.base
@@ -450,7 +450,7 @@ class ShardTopic(ItemCounts):
         is_held = self.holds_on_dead and self.dead
         if is_held:
             return 0
-        room = min(self.batch_max, limits.OPEN_LEASES_MAX - len(self._leases))
+        room = min(self.batch_max, limits.OPEN_LEASES_MAX - len(self.leases))
         holder = self if self.base is None else self.base
         return max(0, room if holder.permits is None else min(room, holder.permits - holder.out_count))
 

@@ -14,6 +14,7 @@ from foqs.model import limits
 from foqs.model.calls import NO_CONTENT
 from foqs.model.copy_steps import CopyKey, CopyStep
 from foqs.model.held import HeldChanges
+from foqs.model.item import ShardItem
 from foqs.model.seen import BLOCK_IDS
 from foqs.model.seen_image import ImageKey
 from foqs.model.serial import SERIAL_DUE_AT
@@ -419,8 +420,8 @@ def _first_contents(rows: list[FetchedRow], unread: set[int]) -> dict[int, Fetch
 
 
 def make_script(transaction: Transaction, plan: PackPlan, result: TransactionResult, epoch: int) -> Script:
-    def entries(items: list[object]) -> Entries:
-        return [(item.key, (result.fetched.get(item.key) or item).deliveries + 1) for item in items]  # type: ignore[attr-defined]
+    def entries(items: list[ShardItem]) -> Entries:
+        return [(key, (result.fetched.get(key) or item).deliveries + 1) for item in items for key in item.keys]
 
     return Script(
         epoch=epoch,

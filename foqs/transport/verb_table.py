@@ -21,6 +21,7 @@ from foqs.model.access_calls import AccessCertificate, AccessPrincipal, AccessTo
 from foqs.model.audit import AuditRecord
 from foqs.model.calls import CallContext, PositionErrors
 from foqs.model.cluster_calls import ClusterHost
+from foqs.model.delivered import Delivered
 from foqs.model.errors import (
     ErrorCode,
     FoqsError,
@@ -165,6 +166,8 @@ class Verbs:
     def _encode_done(self, method: Method, response: Any, seqid: int) -> bytes:
         """The frame. Raises TooLargeError that does not say that nothing was done."""
         try:
+            if isinstance(response, Delivered):
+                return self._codec.encode_delivered(method, response.parts, len(response), seqid)
             return self._codec.encode_reply(method, response, seqid)
         except TooLargeError as error:
             raise TooLargeError(error.message, nothing_done=False) from error
@@ -221,6 +224,8 @@ def check_required(method: Method, request: Any) -> None:
 
 def dequeue_response(deliveries: Sequence[object]) -> Any:
     """The answer with these items: `Delivery`, or anything that has its attributes. Or with why there are none."""
+    if isinstance(deliveries, Delivered):
+        return deliveries
     if isinstance(deliveries, WhyNone):
         return structs.DequeueResponse([], list(deliveries))
     if not _item_classes.issuperset(map(type, deliveries)):

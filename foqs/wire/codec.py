@@ -7,7 +7,7 @@ encodes and decodes. Bytes from outside reach it only after `foqs.wire.frames` h
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from struct import Struct
 from typing import Any, Final, NamedTuple, NoReturn
@@ -18,9 +18,11 @@ from thriftpy2.thrift import TApplicationException, TType
 from thriftpy2.transport.memory.cymemory import TCyMemoryBuffer
 
 from foqs.model import limits
+from foqs.model.delivered import DeliveredBundle
 from foqs.model.errors import FoqsError, InvalidArgumentError, TooLargeError, error_for_code
 from foqs.wire.frames import CALL, EXCEPTION, REPLY, FrameError, scan_call, scan_reply
 from foqs.wire.frames import LENGTH_BYTES as LENGTH_BYTES
+from foqs.wire.item_batch import cut_batch
 
 _KEPT_BUFFER_BYTES_MAX: Final = 1 * limits.MIB
 _VERSION_1: Final = 0x8001_0000
@@ -34,6 +36,12 @@ _LIST_HEAD_BYTES: Final = _FIELD_HEAD_BYTES + 5
 """The bytes of the head of a list field, with the type and the count of its elements."""
 _LIST_HEAD: Final = Struct("!BhBI")
 _U32: Final = Struct("!I")
+_STRING_HEAD_BYTES: Final = _FIELD_HEAD_BYTES + 4
+"""The bytes of the head of a text field, with its length."""
+_ID_HEAD: Final = bytes([TType.STRING, 0, 1])
+_RECEIPT_HEAD: Final = bytes([TType.STRING, 0, 2])
+_NO_PAYLOAD: Final = bytes([TType.STRING, 0, 5, 0, 0, 0, 0])
+"""The field of an empty payload in an item of an answer."""
 Part = bytes | memoryview
 """Bytes of a message that are joined with others."""
 
@@ -241,6 +249,49 @@ class Codec:
         head = frame[LENGTH_BYTES : elements_at - _U32.size]
         return b"".join((_U32.pack(size), head, _U32.pack(count), *parts, frame[elements_at:]))
 
+    def encode_delivered(self, method: Method, parts: Sequence[Any], count: int, seqid: int) -> bytes:
+        """Return the frame of an answer to a dequeue with the items of these parts, as `Delivered` has them.
+
+        Raises FoqsError TOO_LARGE beyond the frame limit.
+        """
+        encoded: list[bytes] = []
+        alone: list[Any] = []
+        for part in parts:
+            if not isinstance(part, DeliveredBundle):
+                alone.append(part)
+                continue
+            if alone:
+                encoded.append(self.encode_elements(structs.DequeueResponse(alone)))
+                alone = []
+            encoded.append(self._encode_bundle(part))
+        if alone:
+            encoded.append(self.encode_elements(structs.DequeueResponse(alone)))
+        return self.join_reply(method, structs.DequeueResponse([]), count, encoded, seqid)
+
+    def _encode_bundle(self, bundle: DeliveredBundle) -> bytes:
+        """Encode the items of a bundle as copies of the first one, each with its own id, receipt and payload."""
+        first, keys = bundle.first, range(bundle.first_key, bundle.first_key + len(bundle.payloads))
+        id_bytes, receipt_bytes = len(first.id), len(first.receipt)
+        if len(f"{keys[-1]:x}") > len(f"{keys[0]:x}"):
+            return self.encode_elements(structs.DequeueResponse(bundle.items()))
+        one = self.encode_elements(structs.DequeueResponse([replace(first, payload=b"")]))
+        shared_at = 2 * _STRING_HEAD_BYTES + id_bytes + receipt_bytes
+        payload_at = one.index(_NO_PAYLOAD, shared_at + _STRING_HEAD_BYTES + len(first.topic.encode()))
+        shard, number = b"%x-" % bundle.shard_id, b":%x" % bundle.delivery_number
+        form = b"%x".join(
+            [
+                _constant(_ID_HEAD + _U32.pack(id_bytes) + shard),
+                _constant(_RECEIPT_HEAD + _U32.pack(receipt_bytes) + shard),
+                _constant(number + one[shared_at : payload_at + _FIELD_HEAD_BYTES]),
+            ]
+        )
+        form += b"%b%b" + _constant(one[payload_at + _STRING_HEAD_BYTES :])
+        sizes = {size: _U32.pack(size) for size in set(map(len, bundle.payloads))}
+        values: list[int | bytes] = []
+        for key, payload in zip(keys, bundle.payloads, strict=True):
+            values += (key, key, sizes[len(payload)], payload)
+        return form * len(keys) % tuple(values)
+
     def encode_error(self, method: Method, error: FoqsError, seqid: int) -> bytes:
         """Return the frame of the exception that the contract declares."""
         message, request_id = error.message, error.request_id
@@ -258,6 +309,9 @@ class Codec:
 
         Raises FrameError for bytes that are no call, and UnreadableCallError for a call that cannot be decoded.
         """
+        cut = cut_batch(message)
+        if cut is not None:
+            message = cut.message
         name, seqid, body = scan_call(message, 0, len(message))
         method = METHODS_BY_NAME_BYTES.get(name)
         if method is None:
@@ -272,6 +326,8 @@ class Codec:
         finally:
             if len(message) > _KEPT_BUFFER_BYTES_MAX:
                 self._renew()
+        if cut is not None:
+            request.items = cut.batch(request.items)
         batch = getattr(request, method.batch, None) if method.batch is not None else None
         return method, seqid, request, len(batch) if batch else 0
 
@@ -353,6 +409,11 @@ class Codec:
         self._reader = TCyBinaryProtocol(self._in, strict_decode=True)
         self._out = TCyMemoryBuffer()
         self._writer = TCyBinaryProtocol(self._out)
+
+
+def _constant(part: bytes) -> bytes:
+    """Return bytes of a format that stand for themselves."""
+    return part.replace(b"%", b"%%")
 
 
 def _too_large(size_bytes: int) -> TooLargeError:

@@ -31,6 +31,7 @@ from tests.sim.run import Outcome, run_seed
 @click.option("--groups", "has_groups", is_flag=True, help="With consumer groups, which some seeds have anyway.")
 @click.option("--unique", "is_unique", is_flag=True, help="With items whose ids are taken as long as they live.")
 @click.option("--in-flight", "limits_in_flight", is_flag=True, help="With limits of items in flight.")
+@click.option("--bundles", "has_bundles", is_flag=True, help="With items that hosts keep in bundles.")
 @click.option("--aging", is_flag=True, help="Runs of another kind: a cluster with a topic whose items age.")
 @click.option("--depths", is_flag=True, help="Runs of another kind: a cluster that keeps the depth of a topic.")
 @click.option("--gates", is_flag=True, help="Runs of another kind: slots move with items of serial topics.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from foqs.host.dispatch.dispatcher import Dispatcher
 from foqs.host.dispatch.topic_queue import DequeueCall
 from foqs.model.clock import Now
-from foqs.model.item import ShardItem
+from foqs.model.item import ShardItem, singles
 from foqs.model.namespace import SettingsTable
 from foqs.model.shared_caps import SharedCap
 from foqs.model.topic import ShardTopic
@@ -104,6 +104,7 @@ class _AnswerCheck:
 
     def answering(self, call: DequeueCall, items: list[ShardItem]) -> None:
         world = self._world_of()
+        items = [one for item in items for one in singles(item)]
         for problem in order_problems(self.dispatcher, items, world.tables, self._passed):
             world.complain(problem)
         for problem in chain(

@@ -28,6 +28,8 @@ OTHERS = ("n0", "n1")
 TOPICS = ("a", "b", "c", "d")
 _LEASES_KEPT_MAX = 200
 _LOADS_AT_A_TIME = 8
+_ALIKE = "-alike"
+"""The end of the uids of items that differ by their payloads alone, without a trace context of their own."""
 _METADATA = ("", "6d", "6d6e")
 
 
@@ -86,7 +88,8 @@ class SimClient(SimCaller):
     async def enqueue(self, *, loads: bool = False) -> None:
         """In one call, or in one for each shard as the client libraries do."""
         chance = self._chance
-        puts = self._with_repeats([self._put() for _ in range(chance.choice([1, 1, 2, 5, 12]))])
+        puts = [self._put() for _ in range(chance.choice([1, 1, 2, 5, 12]))]
+        puts = self._with_repeats(puts) if not self._world.loads.has_bundles else self._alike(puts)
         for part in await self._by_shard(puts):
             await self._enqueue(part, loads=loads)
 
@@ -158,7 +161,7 @@ class SimClient(SimCaller):
             self._world.delivered(self, item)
             self._world.reasons.delivered(item)
             uid = uid_of(item.payload)
-            if item.trace_context != uid:
+            if item.trace_context != _trace_context(uid):
                 self._world.complain(f"P1: {uid} has the trace context {item.trace_context!r}")
             once = uid.endswith("once")
             until_ms = self._world.clocks.lease_end_ms(item.receipt)
@@ -313,6 +316,21 @@ class SimClient(SimCaller):
 
     # ---- how ----
 
+    def _alike(self, puts: list[Put]) -> list[Put]:
+        """Most calls have items of one or two kinds, which the host makes and keeps in bundles."""
+        chance = self._grouping
+        if chance.random() < 0.2:
+            return self._with_repeats(puts)
+        firsts, count = puts[:2], chance.choice([2, 3, 8, 8, 20])
+        kinds = [chance.choice([0, 0, 0, 1]) for _ in range(count)]
+        puts = []
+        for number in kinds:
+            self._count += 1
+            first = firsts[min(number, len(firsts) - 1)]
+            uid = f"{first.uid.partition(':')[0]}:{self.name}-{self._count}{_ALIKE}"
+            puts.append(first._replace(uid=uid, delay_ms=None, deliver_after_ms=None, at_most_once=False))
+        return puts
+
     def _with_repeats(self, puts: list[Put]) -> list[Put]:
         """Some get dedup ids: new ones, known ones, and those of earlier calls that brought no clear answer."""
         chance, label = self._apart, self._world.label_of(self.namespace)
@@ -371,6 +389,10 @@ async def _errors_of(result: Awaitable[Any]) -> PositionErrors:
     return errors
 
 
+def _trace_context(uid: str) -> str | None:
+    return None if uid.endswith(_ALIKE) else uid
+
+
 def _new_item(put: Put) -> NewItem:
     return NewItem(
         put.topic.partition("/")[2],
@@ -381,7 +403,7 @@ def _new_item(put: Put) -> NewItem:
         put.ttl_ms,
         metadata=bytes.fromhex(put.metadata),
         dedup_id=put.dedup_id or None,
-        trace_context=put.uid,
+        trace_context=_trace_context(put.uid),
         delivery=DeliveryPolicy.AT_MOST_ONCE if put.at_most_once else None,
     )
 

@@ -6,7 +6,7 @@ from functools import partial
 
 from foqs.host.dispatch.tenant import ReadyRing, Tenant
 from foqs.host.registry.group_calls import GroupCalls
-from foqs.host.verbs.item_maker import Made
+from foqs.host.verbs.made import Made
 from foqs.model.groups import Copy, NamespaceGroups, TopicGroup
 from foqs.model.item import ShardItem
 from tests.sim.planting import in_place_of, runs_with

@@ -163,9 +163,9 @@ class SimHost:
     def _make(self) -> bootstrap.Host:
         # Not validated: the URLs are those of no server.
         config = HostConfig.model_construct(
-            meta_url="", host_name=self.name, listen_address="sim", port=0, cluster="sim", event_log_dir="memory",
-            shards=shard_urls(self._world), tier=self._world.tiers.of_host(self.name),
-            allow_open=True,
+            meta_url="", host_name=self.name, listen_address="sim", port=0, cluster="sim",
+            event_log_dir="" if self._world.loads.has_bundles else "memory",
+            shards=shard_urls(self._world), tier=self._world.tiers.of_host(self.name), allow_open=True,
         )  # fmt: skip
         return bootstrap.Host(config)
 

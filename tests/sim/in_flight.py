@@ -20,7 +20,7 @@ from foqs.client.client_errors import NotSentError
 from foqs.client.queue_items import NewItem
 from foqs.model import limits
 from foqs.model.errors import FoqsError, UnavailableError
-from foqs.model.item import Phase, ShardItem
+from foqs.model.item import Phase, ShardItem, keys_of, undivided
 from foqs.model.permit_book import PermitAnswer, PermitAsk
 from foqs.model.policy import OwnPolicy
 from foqs.model.stocks import Topic
@@ -131,11 +131,11 @@ class InFlight:
 
         def claim(claims: Claims, topic: ShardTopic, sort_keys: list[int]) -> None:
             _claim(claims, topic, sort_keys)
-            self.claimed(claims, topic, [key for key in claims.waiting if claims.waiting[key].topic is topic])
+            self.claimed(claims, topic, keys_of(item for item in claims.waiting.values() if item.topic is topic))
 
         def claim_fresh(claims: Claims, topic: ShardTopic, items: list[ShardItem]) -> None:
             _claim_fresh(claims, topic, items)
-            self.claimed(claims, topic, [item.key for item in items if item.phase is Phase.ARRIVING])
+            self.claimed(claims, topic, keys_of(one for one in undivided(items) if one.phase is Phase.ARRIVING))
 
         if not self.is_there:
             yield

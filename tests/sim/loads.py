@@ -25,6 +25,9 @@ def tables_with_job() -> JobTables:
 class Loads:
     """What the calls that named the job were told."""
 
+    has_bundles = False
+    """True if most calls have items that hosts keep in bundles, which they do only without an event log."""
+
     def __init__(self) -> None:
         self.made_count = 0
         self.unknown_count = 0

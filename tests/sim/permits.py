@@ -75,7 +75,7 @@ class PermitHost:
         self.add_topic(shard_id, ready, leases)
 
     def add_topic(self, shard_id: int, ready: int, leases: int) -> ShardTopic:
-        part = ShardTopic(shard_id, 1, *_TOPIC, WindowBudget(), [], stored=False)
+        part = ShardTopic(shard_id, 1, *_TOPIC, WindowBudget(), {}, stored=False)
         for number in range(ready):
             part.window.add(order.sort_key(1, number, number + 1, shard_id))
         part.out_count = leases

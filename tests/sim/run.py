@@ -24,6 +24,7 @@ from foqs.model import limits
 from foqs.testing.fake_store import FakeStore
 from tests.histories.checker import check
 from tests.sim.any_host import AnyHost
+from tests.sim.bundles import counted_bundles
 from tests.sim.caller import NAMESPACE
 from tests.sim.chance import Delays, Profile, far_meta_s, make_profile
 from tests.sim.changes import Changes
@@ -100,13 +101,15 @@ def run_seed(
     is_serial: bool = False,
     has_groups: bool = False,
     limits_in_flight: bool = False,
+    has_bundles: bool = False,
     script: Callable[[Any], Awaitable[None]] | None = None,
 ) -> Outcome:
     """Repeatable by the seed. The cyclic garbage collector rests meanwhile: when it runs is not up to the seed.
 
     What happens is drawn, unless there is a `script`, which does it to the world. `is_unique`: items with ids that are
     taken as long as they live come as well, which makes the seed another run. `is_serial`: with serial topics beside
-    the other load, which does so as well, and `limits_in_flight`: with limits of items in flight. `has_groups`: with
+    the other load, which does so as well, and `limits_in_flight`: with limits of items in flight. `has_bundles`: most
+    calls have items that differ by their payloads alone, and hosts have no event log. `has_groups`: with
     consumer groups, which some seeds have by themselves.
     """
     chance = random.Random(seed)
@@ -121,6 +124,7 @@ def run_seed(
     world = kind(seed, profile, loop, delays, verbose=verbose)
     world.uniques = UniqueLoad(world) if is_unique else None
     world.serials.is_there = is_serial
+    world.loads.has_bundles = has_bundles
     if limits_in_flight:
         world.in_flight.begin(TOPICS)
     if verbose:
@@ -138,7 +142,7 @@ def run_seed(
     with _without_collections(), ExitStack() as patches:
         for one in [
             tuned(profile.limits | quota_times(profile)), tuned(event_sizes(seed)), hosts, ledgers, _logs(world),
-            world.in_flight.patches(),
+            world.in_flight.patches(), counted_bundles(world.counts),
             *(world.liar.limits() if isinstance(world, ClusterWorld) else []),
             # On a busy machine a page takes so long that its reader pauses, and a seed would be another run.
             patch.object(page_reads, "perf_counter", loop.time),
@@ -162,6 +166,7 @@ def run_seed(
             world.complaints.append(f"nobody handled {failure['exception']!r}")
     chosen = {"cluster": is_cluster, "unique": is_unique, "serial": is_serial, "groups": has_groups}
     chosen["in-flight"] = limits_in_flight
+    chosen["bundles"] = has_bundles
     kinds = tuple(kind for kind, is_chosen in chosen.items() if is_chosen)
     return Outcome(seed, load_s_max, world.complaints, loop.steps_count, loop.time(), counts, kinds)
 
@@ -242,7 +247,8 @@ async def _live(world: World, *, chance: random.Random, has_groups: bool) -> Non
         world.complain(problem)
     for host in hosts:
         await world.drain_host(host)
-    for problem in [*world.loads.problems(world), *world.events.problems(), *quota_problems(world)]:
+    events = [] if world.loads.has_bundles else world.events.problems()  # Without an event log.
+    for problem in [*world.loads.problems(world), *events, *quota_problems(world)]:
         world.complain(problem)
     for shard_id, server in world.servers.items():
         if server.tables.claims and shard_id not in world.shards_undrained:

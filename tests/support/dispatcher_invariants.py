@@ -19,8 +19,8 @@ from foqs.shard.state.engine import ShardState
 
 def dispatcher_problems(dispatcher: Dispatcher, shards: list[ShardState]) -> Iterator[str]:
     """Between two steps of the loop, whatever is under way."""
-    in_buffers = [item for queue in dispatcher.queues.by_topic.values() for item in queue.buffer._items.values()]
-    held = sum(item.content.size_bytes for item in in_buffers if item.content is not None)
+    buffers = [queue.buffer for queue in dispatcher.queues.by_topic.values()]
+    held = sum(content.size_bytes for buffer in buffers for item in buffer.items for content in item.contents)
     if dispatcher.prefetch.prefetched_bytes != held:
         yield f"the prefetch buffers count {dispatcher.prefetch.prefetched_bytes} bytes and hold {held}"
     waiting = {call for queue in dispatcher.queues.by_topic.values() for call in queue.calls}
@@ -32,14 +32,17 @@ def dispatcher_problems(dispatcher: Dispatcher, shards: list[ShardState]) -> Ite
     if dispatcher.queues.waiting_count != len(waiting):
         yield f"{dispatcher.queues.waiting_count} calls are counted as waiting, there are {len(waiting)}"
     on_the_way: Counter[tuple[int, str]] = Counter()
-    buffered = Counter(map(id, in_buffers))
+    buffered = Counter((item.topic.shard_id, key) for buffer in buffers for item in buffer.items for key in item.keys)
+    for buffer in buffers:
+        if sorted(buffer._items, reverse=True) != buffer.sort_keys:
+            yield "the places of a prefetch buffer are not those of its items"
     for shard in shards:
         for item in [*shard.claims.waiting_for_calls.values(), *shard.claims.waiting.values(), *shard.claims.in_flight]:
-            on_the_way[item.topic.namespace, item.topic.name] += 1
-        for item in shard.index.leases.values():
-            count = buffered.get(id(item), 0)
+            on_the_way[item.topic.namespace, item.topic.name] += item.count
+        for key, item in shard.index.leases.items():
+            count = buffered.get((shard.shard_id, key), 0)
             if (item.phase is Phase.PREFETCHED) != (count == 1):
-                yield f"{item.key:x} is {item.phase.name} and stands {count} times in a prefetch buffer"
+                yield f"{key:x} is {item.phase.name} and stands {count} times in a prefetch buffer"
     for name, queue in dispatcher.queues.by_topic.items():
         if not queue.calls:
             yield from problems_of_ended_calls(dispatcher, queue)

@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from foqs.host.dispatch.dispatcher import Dispatcher
 from foqs.host.dispatch.topic_queue import TopicQueue
 from foqs.model import limits, order
-from foqs.model.item import Phase, ShardItem
+from foqs.model.item import Phase, ShardItem, count_of
 from foqs.model.topic import ItemCounts, ShardTopic
 from foqs.shard.port import TIMER_LANE, StoredClaim, Transaction
 from foqs.shard.state.engine import ShardState
@@ -34,7 +34,7 @@ def order_problems(
     last: dict[TopicQueue, int] = {}
     for item in items:
         queue = dispatcher.queues.by_topic[item.topic.namespace, item.topic.name]
-        last[queue] = max(last.get(queue, order.FIRST), item.sort_key)
+        last[queue] = max(last.get(queue, order.FIRST), item.sort_keys[-1])
     for queue, sort_key in last.items():
         for shard_id, topic in queue.parts.items():
             writer = dispatcher.prefetch._writers[shard_id]
@@ -64,7 +64,7 @@ def _overtaken(shard: ShardState, key: int, tables: Tables, now_ms: int) -> str:
     if in_flight is not None and (
         key in in_flight.wakes
         or key in in_flight.wakes_in_place
-        or any(insert.key == key for insert in _inserts_of(in_flight))
+        or any(key in insert.keys for insert in _inserts_of(in_flight))
         or any(rewrite.key == key for rewrite in in_flight.rewrites)
     ):
         return ""  # Committed, and its host does not know yet.
@@ -172,6 +172,8 @@ def _lease_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
     slots = shard.leases._wheel._slots
     for key, item in shard.index.leases.items():
         row = tables.items.get(key)
+        if key not in item.keys or (item.bundle is not None and item.bundle.parts):
+            yield f"{key:x} is among the leases as {item.count} items from {item.key:x}, which were divided"
         if item.phase in (Phase.READY, Phase.INSERTING, Phase.GONE):
             yield f"{key:x} is among the leases in phase {item.phase.name}"
         if row is None or row.lane <= 0:
@@ -192,8 +194,17 @@ def _lease_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
         if item.phase is Phase.LEASED:
             if stored.due_at < item.lease_due_at:
                 yield f"the lease of {key:x} runs until {item.lease_due_at}, its claim until {stored.due_at}"
-            if key not in slots.get(item.lease_due_at // SLOT_MS + 1, {}) and id(item) not in extending:
+            entry = slots.get(item.lease_due_at // SLOT_MS + 1, {}).get(item.key)
+            if entry is not item and id(item) not in extending:
                 yield f"the lease of {key:x} never ends"
+    yield from _receipt_problems(shard)
+
+
+def _receipt_problems(shard: ShardState) -> Iterator[str]:
+    leases = shard.index.leases
+    expected = {receipt: item for item in leases.values() if item.phase is Phase.LEASED for receipt in item.receipts}
+    if shard.leases.by_receipt != expected:
+        yield f"receipts {shard.leases.by_receipt.keys() ^ expected.keys()} are known, and others are those of leases"
 
 
 def _journal_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
@@ -255,15 +266,19 @@ def _buffer_problems(shard: ShardState) -> Iterator[str]:
     counted = (inserts.buffered_count, inserts.buffered_bytes)
     held = _held_for_dedup(shard)
     there = (
-        sum(len(batch.items) for batch in batches) + len(held),
+        sum(count_of(batch.items) for batch in batches) + len(held),
         sum(batch.size_bytes for batch in batches) + sum(item.size_bytes for item in held),
     )
     if counted != there:
         yield f"the enqueue buffer counts (items, bytes) {counted}, there are {there}"
     if there[0] > limits.ENQUEUE_BUFFER_ITEMS_MAX:
         yield f"the enqueue buffer holds {there[0]} items"
+    for key, item in index.resident.items():
+        if key not in item.keys or (item.bundle is not None and item.bundle.parts):
+            yield f"{key:x} is resident as {item.count} items from {item.key:x}, which were divided"
     size_bytes = sum(
-        limits.RESIDENT_ITEM_BYTES + item.content.size_bytes for item in index.resident.values() if item.content
+        item.count * limits.RESIDENT_ITEM_BYTES + sum(content.size_bytes for content in item.contents)
+        for item in dict.fromkeys(index.resident.values())
     )
     if index._resident_bytes != size_bytes:
         yield f"resident items count {index._resident_bytes} bytes and have {size_bytes}"

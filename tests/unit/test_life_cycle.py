@@ -30,7 +30,7 @@ def make_item(topic: ShardTopic, key: int) -> ShardItem:
 
 
 def make_topic(name: str = "a") -> ShardTopic:
-    return ShardTopic(0, 1, 7, name, WindowBudget(), [], stored=True)
+    return ShardTopic(0, 1, 7, name, WindowBudget(), {}, stored=True)
 
 
 def test_a_topic_counts_what_the_phases_of_its_items_say_however_they_move() -> None:

@@ -15,7 +15,7 @@ from tests.support.shards import NAMESPACE, Shards
 
 @pytest.mark.parametrize("policy", [None, TopicPolicy(serial=True)])
 def test_a_new_order_of_a_topic_leaves_its_claims_and_permits_as_they_are(policy: TopicPolicy | None) -> None:
-    topic = ShardTopic(0, 1, 1, "t", WindowBudget(), [], stored=False)
+    topic = ShardTopic(0, 1, 1, "t", WindowBudget(), {}, stored=False)
     assert (topic.out_count, topic.permits, topic.permits_granted) == (0, None, 0)
     topic.out_count, topic.permits, topic.permits_granted = 2, 3, 4
     topic.follow(policy)

@@ -90,7 +90,7 @@ def test_windows_with_few_items_take_no_room_from_one_with_many() -> None:
     for _ in range(25_000):
         ReadyWindow(budget, complete=True).add(order.sort_key(0, 1, 1, 1))
     long = ReadyWindow(budget, complete=True)
-    long.add_all([order.sort_key(0, 1, key, 1) for key in range(1, 5_000)])
+    long.add_all([order.sort_key(0, 1, key, 1) for key in range(1, 20_000)])
     assert len(long) == limits.WINDOW_ITEMS_MAX * 3 // 4
 
 

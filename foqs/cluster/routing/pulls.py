@@ -97,7 +97,7 @@ class Pulls:
         self._late: Counter[tuple[str, Topic]] = Counter()
         """The pulls, by host and topic, for which no call waits any more; no others are sent until these end."""
 
-    async def dequeue(self, context: CallContext, request: DequeueRequest) -> list[Delivery]:
+    async def dequeue(self, context: CallContext, request: DequeueRequest) -> Sequence[Delivery]:
         """Lease items of any host; wait up to `wait_ms` while none are ready.
 
         Calls that name no topic use the host whose turn it is, by the weights of the topics with items there.
@@ -137,9 +137,9 @@ class Pulls:
             self._waits.pop(wait, None)
             self._homes.leave(wait)
 
-    async def serve(self, context: CallContext, request: DequeueRequest) -> list[Delivery]:
+    async def serve(self, context: CallContext, request: DequeueRequest) -> Sequence[Delivery]:
         """Serve another host's pull."""
-        items: list[Delivery] = await self._local(context, request)
+        items: Sequence[Delivery] = await self._local(context, request)
         if items and (number := self._number_of(request.namespace_name)) is not None:
             if request.topic_prefix is None and len(request.topics) == 1:
                 asked = request.topics[0]
@@ -154,7 +154,7 @@ class Pulls:
         for wait in self._waits:
             wait.end()
 
-    async def _take(self, wanted: _Wanted) -> list[Delivery]:
+    async def _take(self, wanted: _Wanted) -> Sequence[Delivery]:
         """Take items without a wait, from another host first if that has better ones."""
         pointer = self._homes.better(wanted.by_topic)
         if pointer is None or (first := (pointer.host_id, pointer.topic)) in self._first_pulls:
@@ -166,12 +166,12 @@ class Pulls:
             self._first_pulls.discard(first)
         return items or await self._dequeue_here(wanted)
 
-    async def _take_any(self, wanted: _Wanted, all_topics: Topic) -> list[Delivery]:
+    async def _take_any(self, wanted: _Wanted, all_topics: Topic) -> Sequence[Delivery]:
         """Take items of any topic without a wait, from the host whose turn it is, or else from this one."""
         turn = self._homes.begin_turn(all_topics, min(max(1, wanted.request.count or 1), limits.BATCH_ITEMS_MAX))
         if turn is None:
             return await self._dequeue_here(wanted)
-        items: list[Delivery] = []
+        items: Sequence[Delivery] = []
         try:
             if turn.pointer is not None:
                 items = await self._pull_first(wanted, turn.pointer) or []
@@ -181,11 +181,11 @@ class Pulls:
             self._homes.end_turn(turn, len(items))
         return items or (await self._dequeue_here(wanted) if turn.pointer is not None else [])
 
-    async def _dequeue_here(self, wanted: _Wanted, wait_ms: int = 0) -> list[Delivery]:
+    async def _dequeue_here(self, wanted: _Wanted, wait_ms: int = 0) -> Sequence[Delivery]:
         """Take items of this host. Raises the errors of the call, except the one that this host has no shard."""
         request = wanted.request if wait_ms == wanted.request.wait_ms else changed(wanted.request, wait_ms=wait_ms)
         try:
-            items: list[Delivery] = await self._local(wanted.context, request)
+            items: Sequence[Delivery] = await self._local(wanted.context, request)
             return items
         except UnavailableError:
             if self._serves_any():
@@ -198,7 +198,7 @@ class Pulls:
     def _check(request: DequeueRequest) -> None:
         arguments.check_demands(request)
 
-    async def _take_elsewhere(self, wanted: _Wanted, wait: Wait) -> list[Delivery]:
+    async def _take_elsewhere(self, wanted: _Wanted, wait: Wait) -> Sequence[Delivery]:
         """Take items of other hosts without a wait."""
         loop = asyncio.get_running_loop()
         for _ in range(PULL_TRIES_MAX):
@@ -213,7 +213,7 @@ class Pulls:
                 return items
         return []
 
-    async def _wait(self, wanted: _Wanted, wait: Wait, until_s: float) -> list[Delivery]:
+    async def _wait(self, wanted: _Wanted, wait: Wait, until_s: float) -> Sequence[Delivery]:
         """Wait for items of this and other hosts, and take the first ones."""
         loop = asyncio.get_running_loop()
         while (left_s := until_s - loop.time()) > 0 and not self._is_draining:
@@ -233,7 +233,7 @@ class Pulls:
                 self._homes.find_again(wait)
         return []
 
-    async def _wait_here(self, wanted: _Wanted, wait: Wait, left_s: float) -> tuple[list[Delivery], bool]:
+    async def _wait_here(self, wanted: _Wanted, wait: Wait, left_s: float) -> tuple[Sequence[Delivery], bool]:
         """Wait for items of this host until others have some. Returns its items, and True if the time is over."""
         here = self._tasks.lend(self._dequeue_here(wanted, round(left_s * 1000)), "dequeue-here")
         arrived = self._tasks.lend(wait.arrived(), "dequeue-elsewhere")
@@ -253,15 +253,15 @@ class Pulls:
                 raise
             return [], False
 
-    async def _release_here(self, wanted: _Wanted, here: asyncio.Task[list[Delivery]]) -> None:
+    async def _release_here(self, wanted: _Wanted, here: asyncio.Task[Sequence[Delivery]]) -> None:
         """Release items that this host delivered at the moment at which the caller left."""
-        items: list[Delivery] = []
+        items: Sequence[Delivery] = []
         with suppress(asyncio.CancelledError, FoqsError):  # Then this host has delivered nothing.
             items = await here
         if items:
             await self._release_unseen(None, wanted, items)
 
-    async def _pull_best(self, wanted: _Wanted, wait: Wait) -> list[Delivery] | None:
+    async def _pull_best(self, wanted: _Wanted, wait: Wait) -> Sequence[Delivery] | None:
         """Take items of the best host. None if no host can be asked, because homes would only name it again at once."""
         pointers = wait.take()
         is_any_away = False
@@ -273,7 +273,7 @@ class Pulls:
             pointers = [one for one in pointers if one.host_id != pointer.host_id]
         return None if is_any_away else []
 
-    async def _pull_first(self, wanted: _Wanted, pointer: Pointer) -> list[Delivery] | None:
+    async def _pull_first(self, wanted: _Wanted, pointer: Pointer) -> Sequence[Delivery] | None:
         """Pull before the items here are checked; these wait only briefly for it.
 
         Raises the errors of the arguments, because this host has not checked the call yet.
@@ -284,7 +284,7 @@ class Pulls:
 
     async def _pull(
         self, wanted: _Wanted, pointer: Pointer, until_s: float, wait: Wait | None = None
-    ) -> list[Delivery] | None:
+    ) -> Sequence[Delivery] | None:
         """Take items of the topic from the host. None if it does not answer by `until_s`.
 
         It is also given up, after a while, if the `wait` gets a pointer to another host.
@@ -316,7 +316,7 @@ class Pulls:
         return self._pulled(pointer, pull)
 
     async def _until_another(
-        self, pull: asyncio.Task[list[Delivery]], host_id: str, wait: Wait, until_s: float
+        self, pull: asyncio.Task[Sequence[Delivery]], host_id: str, wait: Wait, until_s: float
     ) -> None:
         """Return when the host has answered, or the wait has a pointer to another one."""
         loop = asyncio.get_running_loop()
@@ -327,7 +327,7 @@ class Pulls:
             finally:
                 arrived.cancel()
 
-    def _pulled(self, pointer: Pointer, pull: asyncio.Task[list[Delivery]]) -> list[Delivery] | None:
+    def _pulled(self, pointer: Pointer, pull: asyncio.Task[Sequence[Delivery]]) -> Sequence[Delivery] | None:
         """Return the items of a completed pull, or None if the host could not be asked."""
         try:
             items = pull.result()
@@ -362,7 +362,7 @@ class Pulls:
         place = aging_place(last.deliver_after_ms, last.priority, aging_ms)
         return not aging_ms or place > last_as_urgent(stock, stock.urgency)
 
-    def _is_late(self, remote: Peer, wanted: _Wanted, pointer: Pointer, pull: asyncio.Task[list[Delivery]]) -> None:
+    def _is_late(self, remote: Peer, wanted: _Wanted, pointer: Pointer, pull: asyncio.Task[Sequence[Delivery]]) -> None:
         """Give up a pull: its items are released when they arrive, and until then no call waits for the same."""
         self.pulls_total["late"] += 1
         self._homes.was_exhausted(pointer)
@@ -377,15 +377,15 @@ class Pulls:
         pull.add_done_callback(ended)
         self._tasks.spawn(self._release(remote, wanted, pull), "pull-given-back")
 
-    async def _dequeue_there(self, remote: Peer, wanted: _Wanted, demand: TopicDemand | None) -> list[Delivery]:
+    async def _dequeue_there(self, remote: Peer, wanted: _Wanted, demand: TopicDemand | None) -> Sequence[Delivery]:
         asked = wanted.request
         fields = {"topics": [demand], "topic_prefix": None, "count": None} if demand is not None else {}
         consumer = asked.consumer if asked.consumer is not None else wanted.context.caller or None
         request = changed(asked, wait_ms=0, want_why=None, consumer=consumer, **fields)
-        items: list[Delivery] = await remote.call(wanted.context, "dequeue", request)
+        items: Sequence[Delivery] = await remote.call(wanted.context, "dequeue", request)
         return items
 
-    async def _release(self, remote: Peer, wanted: _Wanted, pull: asyncio.Task[list[Delivery]]) -> None:
+    async def _release(self, remote: Peer, wanted: _Wanted, pull: asyncio.Task[Sequence[Delivery]]) -> None:
         """Release the items of a pull whose caller has left or has its answer; other waiting calls get these."""
         try:
             items = await pull

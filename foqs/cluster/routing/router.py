@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -122,9 +122,9 @@ class Router:
             return await self._served[verb](context, request)
         return await self._ways[verb](context, request)
 
-    async def _dequeue_or_why(self, context: CallContext, request: DequeueRequest) -> list[Delivery] | WhyNone:
+    async def _dequeue_or_why(self, context: CallContext, request: DequeueRequest) -> Sequence[Delivery] | WhyNone:
         """The items, or the reasons for an empty result. A reason that cannot be found is no error of the dequeue."""
-        deliveries: list[Delivery] = await self._call(context, "dequeue", request)
+        deliveries: Sequence[Delivery] = await self._call(context, "dequeue", request)
         if deliveries:
             return deliveries
         try:

@@ -14,7 +14,7 @@ from foqs.host.dispatch.tokens import Tokens
 from foqs.host.dispatch.topic_queue import DequeueCall, TopicQueue
 from foqs.model import limits
 from foqs.model.clock import Now
-from foqs.model.item import Phase, ShardItem, by_topic
+from foqs.model.item import Phase, ShardItem, by_topic, count_of, undivided
 from foqs.model.namespace import SettingsTable
 from foqs.model.topic import ShardTopic
 from foqs.shard.writer.shard_writer import ShardWriter
@@ -92,7 +92,7 @@ class Deliveries:
     def unclaim(self, items: list[ShardItem]) -> None:
         """Undo the delivery of items whose caller left without them, and serve other calls with them."""
         queues: dict[TopicQueue, None] = {}
-        for item in items:
+        for item in undivided(items):
             writer = self._writers.get(item.topic.shard_id)
             shard = writer.held if writer is not None else None
             if shard is not None and item.phase is Phase.LEASED and shard.index.leases.get(item.key) is item:
@@ -232,7 +232,7 @@ class Deliveries:
             for item in given:
                 item.holder = call.holder
         if given:
-            self.answer(call, in_turns(given) if call.lacks and call.takes_turns else given)
+            self.answer(call, in_turns(self._ones(given)) if call.lacks and call.takes_turns else given)
         return bool(next_items)
 
     def _deliver(
@@ -248,12 +248,20 @@ class Deliveries:
             parts = by_topic(items)
         for topic, some in parts.items():
             self._lease(topic, some, call, clocks[topic.shard_id])
-            (topic.base or topic).delivered_count += len(some)
+            (topic.base or topic).delivered_count += count_of(some)
             if queue.is_serial:
                 topic.run = some  # Those that the call did not take wait until it has ended.
         if queue.is_throttled:
-            self._tokens.spend(queue, len(items))
+            self._tokens.spend(queue, count_of(items))
         return items
+
+    def _ones(self, items: list[ShardItem]) -> list[ShardItem]:
+        """Return the items, each by itself."""
+        found: list[ShardItem] = []
+        for item in items:
+            shard = self._writers[item.topic.shard_id].shard
+            found += [item] if shard is None else shard.index.ones([item])
+        return found
 
     def _lease(self, topic: ShardTopic, items: list[ShardItem], call: DequeueCall, now: Now) -> None:
         """Begin the leases of a call on items of one topic of a shard."""
@@ -276,7 +284,7 @@ class Deliveries:
         """
         left: list[ShardItem] = []
         holding: set[ShardTopic] = set()
-        for item in items:
+        for item in self._ones(items):
             topic, shard_id = item.topic, item.topic.shard_id
             writer, now = self._writers[shard_id], clocks[shard_id]
             shard = writer.shard

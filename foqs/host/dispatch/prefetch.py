@@ -8,7 +8,7 @@ from operator import attrgetter
 from foqs.host.dispatch.queues import Queues
 from foqs.host.dispatch.topic_queue import DequeueCall, TopicQueue
 from foqs.model import limits, order
-from foqs.model.item import ShardItem, by_topic
+from foqs.model.item import ShardItem, by_topic, count_of
 from foqs.model.namespace import SettingsTable
 from foqs.model.topic import ShardTopic
 from foqs.shard.state.events import ClaimsEnded, Demand
@@ -99,7 +99,7 @@ class Prefetch:
             self.drop(queue, items)
             shard.claim_for_call(topic, items)
             queue.has_claims_for_calls = True
-            self.claims_started(topic, len(items), items[-1].sort_key)
+            self.claims_started(topic, count_of(items), items[-1].sort_keys[-1])
             call.claimed_for[queue] = queue.claims_started_count
             call.claimed_for_s = now_s
 
@@ -128,9 +128,8 @@ class Prefetch:
             0 if items else min(queue.expired_claims_in_row + ended.count, limits.TRANSACTION_CLAIMS_MAX)
         )
         if items:
-            sizes_bytes = list(map(_size_bytes, items))
-            self.prefetched_bytes += sum(sizes_bytes)
-            self._settings.note_item_bytes(topic.namespace, max(sizes_bytes))
+            self.prefetched_bytes += sum(map(_size_bytes, items))
+            self._settings.note_item_bytes(topic.namespace, max([item.item_bytes_max for item in items]))
             queue.buffer.add(items)
             if self._draining or topic.shard_id in self._queues.leaving or (topic.is_serial and topic.holds_back):
                 self.unclaim(queue, items)
@@ -155,8 +154,9 @@ class Prefetch:
 
     def take(self, queue: TopicQueue, items: list[ShardItem], now_s: float) -> None:
         """Take the next items out of the buffer to deliver them."""
-        queue.buffer.take(len(items))
-        queue.note_served(len(items), now_s)
+        count = count_of(items)
+        queue.buffer.take(count)
+        queue.note_served(count, now_s)
         self.prefetched_bytes -= sum(map(_size_bytes, items))
 
     def drop(self, queue: TopicQueue, items: list[ShardItem]) -> None:
@@ -234,7 +234,7 @@ class Prefetch:
         for queue in list(self._queues.active):
             items = queue.buffer.items if queue.buffer.sort_keys else []
             self.unclaim(queue, items)
-            done_count += 1 + len(items)
+            done_count += 1 + count_of(items)
             if done_count >= DRAINED_PER_TURN:
                 yield
                 done_count = 0

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from operator import neg
 
 from foqs.model import limits, order
-from foqs.model.item import ShardItem
+from foqs.model.item import ShardItem, count_of, divide, sort_keys_of, undivided
 from foqs.model.topic import OLDEST_ITEMS_MAX, OLDEST_URGENCIES_MAX
 from foqs.shard.writer.shard_writer import ShardWriter
 
@@ -30,13 +30,14 @@ class PrefetchBuffer:
         The least urgent comes first, so that the most urgent comes last, where a list gives it up at once.
         """
         self._items: dict[int, ShardItem] = {}
+        """The item at each sort key; a bundle stands at several."""
 
     def __len__(self) -> int:
         return len(self.sort_keys)
 
     @property
     def items(self) -> list[ShardItem]:
-        return list(self._items.values())
+        return undivided(dict.fromkeys(self._items.values()))
 
     @property
     def first(self) -> int:
@@ -72,8 +73,9 @@ class PrefetchBuffer:
         return self.sort_keys[-rank]
 
     def add(self, items: list[ShardItem]) -> None:
-        added = [item.sort_key for item in items]
-        self._items.update(zip(added, items, strict=True))
+        added = sort_keys_of(items)
+        for item in items:
+            self._place(item)
         if len(added) * _MANY < len(self.sort_keys):
             for sort_key in added:
                 insort(self.sort_keys, sort_key, key=neg)
@@ -88,17 +90,67 @@ class PrefetchBuffer:
         del self.sort_keys[-count:]
 
     def most_urgent(self, count: int) -> list[ShardItem]:
-        """Return the `count` most urgent items, in order; `count` is at least 1."""
-        return [self._items[sort_key] for sort_key in self.sort_keys[: -count - 1 : -1]]
+        """Return the `count` most urgent items, in order; `count` is at least 1.
+
+        A bundle is divided if it does not stand there as a whole, with nothing else among its items.
+        """
+        found: list[ShardItem] = []
+        end = len(self.sort_keys)
+        last = end - count
+        while end > last:
+            item = self._items[self.sort_keys[end - 1]]
+            if item.bundle is not None:
+                item = self._standing(item, end, min(item.count, end - last))
+            found.append(item)
+            end -= item.count
+        return found
+
+    def _standing(self, item: ShardItem, end: int, count: int) -> ShardItem:
+        """Return the part of a bundle, of up to `count` items, that ends the sort keys before `end`."""
+        assert item.bundle is not None
+        sort_key = self.sort_keys[end - 1]
+        is_whole = not item.bundle.parts and item.sort_key == sort_key
+        if is_whole and self.sort_keys[end - count] == item.sort_keys[count - 1]:
+            if count < item.count:
+                self._divide(item, count)
+        else:
+            self._divide(item)
+        return self._items[sort_key]
 
     def least_urgent(self, count: int) -> list[ShardItem]:
-        return [self._items[sort_key] for sort_key in self.sort_keys[:count]]
+        """Return the `count` least urgent items, each by itself."""
+        sort_keys = self.sort_keys[:count]
+        return self.ones([self._items[sort_key] for sort_key in sort_keys], sort_keys)
+
+    def ones(self, items: list[ShardItem], sort_keys: Sequence[int] = ()) -> list[ShardItem]:
+        """Return the items at these places, or all of these, each by itself."""
+        for item in items:
+            if item.bundle is not None:
+                self._divide(item)
+        return [self._items[sort_key] for sort_key in sort_keys or sort_keys_of(items)]
+
+    def _divide(self, item: ShardItem, at: int | None = None) -> None:
+        """Divide a held bundle, unless that has happened already, and hold its parts."""
+        assert item.bundle is not None
+        if not item.bundle.parts:
+            divide(item, at)
+        for part in undivided([item]):
+            if at is None and part.bundle is not None:
+                self._divide(part)
+            else:
+                self._place(part)
+
+    def _place(self, item: ShardItem) -> None:
+        if item.bundle is None:
+            self._items[item.sort_key] = item
+        else:
+            self._items.update(dict.fromkeys(item.sort_keys, item))
 
     def prefetched_long(self, writers: Mapping[int, ShardWriter]) -> list[ShardItem]:
         """Return the items that were held longer than limits.PREFETCH_HOLD_MS_MAX; `writers`, by shard, have clocks."""
         steady_ms: dict[int, int] = {}
         found: list[ShardItem] = []
-        for item in self._items.values():
+        for item in self.items:
             shard_id = item.topic.shard_id
             if shard_id not in steady_ms:  # Read once for all items, because a clock costs more than all else here.
                 steady_ms[shard_id] = writers[shard_id].now().steady_ms
@@ -107,8 +159,16 @@ class PrefetchBuffer:
         return found
 
     def discard(self, item: ShardItem) -> None:
-        del self._items[item.sort_key]
-        del self.sort_keys[bisect_left(self.sort_keys, -item.sort_key, key=neg)]
+        self._take_out(item)
+        for sort_key in item.sort_keys:
+            del self.sort_keys[bisect_left(self.sort_keys, -sort_key, key=neg)]
+
+    def _take_out(self, item: ShardItem) -> None:
+        held = self._items[item.sort_key]
+        if held is not item and held.bundle is not None:
+            self._divide(held)  # Its shard has divided it.
+        for sort_key in item.sort_keys:
+            del self._items[sort_key]
 
     def count_up_to(self, sort_key: int, bound: int) -> int:
         """Return the number of items at or before `sort_key`, up to `bound`."""
@@ -122,10 +182,10 @@ class PrefetchBuffer:
         return count
 
     def remove(self, items: list[ShardItem]) -> None:
-        if len(items) * _MANY < len(self.sort_keys):
+        if count_of(items) * _MANY < len(self.sort_keys):
             for item in items:
                 self.discard(item)
         elif items:
             for item in items:
-                del self._items[item.sort_key]
+                self._take_out(item)
             self.sort_keys = sorted(self._items, reverse=True)

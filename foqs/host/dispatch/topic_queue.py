@@ -13,7 +13,7 @@ from foqs.model import limits, order
 from foqs.model.caps import Cap
 from foqs.model.clock import Now
 from foqs.model.holder import LeaseHolder
-from foqs.model.item import ShardItem
+from foqs.model.item import ShardItem, count_of
 from foqs.model.stocks import Topic
 from foqs.model.topic import ShardTopic
 from foqs.model.topic_name import parts
@@ -107,11 +107,11 @@ class DequeueCall:
 
     def refund(self, items: list[ShardItem]) -> None:
         """Return their credit to topics found in rings that brought fewer items than wanted."""
-        if len(items) == sum(self.wants.values()):
+        if count_of(items) == sum(self.wants.values()):
             return
         got: dict[str, int] = {}
         for item in items:
-            got[item.topic.name] = got.get(item.topic.name, 0) + 1
+            got[item.topic.name] = got.get(item.topic.name, 0) + item.count
         for queue, ring in self.attached.items():
             missing = self.wants[queue] - got.get(queue.name, 0)
             if missing > 0:
@@ -146,7 +146,7 @@ class DequeueCall:
                 left_out = set(items[count:])
                 items, unbacked_items = items[:count], [item for item in unbacked_items if item not in left_out]
                 bytes_left = 0
-            room -= len(items)
+            room -= count_of(items)
             if items:
                 found[queue] = items
             if unbacked_items:
@@ -434,13 +434,14 @@ class TopicQueue:
         count = self.servable_count(min(call.wants[self], room)) if bytes_left > 0 else 0
         if not count:
             return [], [], bytes_left
-        items = self.buffer.most_urgent(count)
-        unbacked, count, bytes_left = _unbacked(call, items, bytes_left, clocks, writers)
+        items, room_bytes = self.buffer.most_urgent(count), bytes_left
+        unbacked, count, bytes_left = _unbacked(call, items, room_bytes, clocks, writers)
         if unbacked:
+            items = self.buffer.ones(items)  # Their calls can want different leases.
+            unbacked, count, bytes_left = _unbacked(call, items, room_bytes, clocks, writers)
             taken_count = count
-            behind = self.buffer.most_urgent(
-                self.servable_count(min(self.waiting_count, limits.TRANSACTION_CLAIMS_MAX))
-            )
+            waiting_count = self.servable_count(min(self.waiting_count, limits.TRANSACTION_CLAIMS_MAX))
+            behind = self.buffer.ones(self.buffer.most_urgent(waiting_count))
             for other in islice(self.calls, 1, None):
                 some = behind[taken_count : taken_count + other.wants[self]]
                 if not some:

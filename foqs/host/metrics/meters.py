@@ -10,7 +10,7 @@ from itertools import accumulate
 from prometheus_client import CollectorRegistry, Counter
 
 from foqs.model import limits
-from foqs.model.item import ItemEvent
+from foqs.model.item import ItemEvent, count_of
 from foqs.shard.port import Transaction, TransactionResult
 from foqs.shard.state.events import Events
 
@@ -192,7 +192,7 @@ class TransactionMeters:
     def committed(self, shard_id: int, transaction: Transaction, result: TransactionResult) -> None:
         shard = str(shard_id)
         inserted_count = len(transaction.inserts) + len(transaction.inserts_placed)
-        inserted_count += len(transaction.inserts_short_lived)
+        inserted_count += count_of(transaction.inserts_short_lived)
         for work, count in (
             ("inserted", inserted_count - result.packed_count),
             ("packed", result.packed_count),

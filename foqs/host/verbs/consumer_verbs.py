@@ -151,7 +151,7 @@ class ConsumerVerbs:
             if is_partial:
                 return
             raise lost(shard_id)
-        leases = list(shard.index.leases.values())
+        leases = list(shard.index.leases.values())  # A bundle is there once for each of its items.
         for first in range(0, len(leases), LEASES_PER_SLICE):
             some = leases[first : first + LEASES_PER_SLICE]
             await self._slices.run(partial(self._add_held, shard, some, wanted, rows))
@@ -208,10 +208,10 @@ class ConsumerVerbs:
 
     async def _release_on(self, shard_id: int, release: _Release) -> None:
         writer, shard = self._shards.serving(shard_id)
-        leases = list(shard.index.leases.values())
+        keys = list(shard.index.leases)
         first = 0
-        while first < len(leases):
-            first = await self._slices.run(partial(release.some, writer, shard, leases, first))
+        while first < len(keys):
+            first = await self._slices.run(partial(release.some, writer, shard, keys, first))
             if release.open_count >= RELEASES_WAITING_MAX:
                 await release.end()
 
@@ -232,15 +232,19 @@ class _Release:
         self.has_begun = False
         """True once the end of a lease was passed to a shard."""
 
-    def some(self, writer: ShardWriter, shard: ShardState, leases: Sequence[ShardItem], first: int) -> int:
-        """Look at some leases, and end those of the consumer. Returns the position of the next one."""
+    def some(self, writer: ShardWriter, shard: ShardState, keys: Sequence[int], first: int) -> int:
+        """Look at some leases by key, and end those of the consumer. Returns the position of the next one."""
         if writer.shard is not shard:
             raise lost(shard.shard_id)
         picked: dict[ShardItem, None] = {}
-        last = min(len(leases), first + LEASES_PER_SLICE)
+        last = min(len(keys), first + LEASES_PER_SLICE)
         while first < last and len(picked) < RELEASES_PER_SLICE:
-            item, first = leases[first], first + 1
-            if not self._is_wanted(shard, item) or item in picked:
+            key, first = keys[first], first + 1
+            item = shard.index.leases.get(key)
+            if item is None or not self._is_wanted(shard, item):
+                continue
+            item = shard.index.one(item, key)
+            if item is None or item in picked:
                 continue
             if item.at_most_once and not self._at_most_once:
                 self.left_at_most_once += 1

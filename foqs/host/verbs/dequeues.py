@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from itertools import islice
 
@@ -17,9 +17,10 @@ from foqs.host.registry.namespaces import Namespaces
 from foqs.host.shards.shards import Shards
 from foqs.model import limits
 from foqs.model.calls import NO_CONTENT, CallContext, Delivery
+from foqs.model.delivered import Delivered, DeliveredBundle
 from foqs.model.errors import OverloadedError, PausedError
 from foqs.model.groups import check_consumed
-from foqs.model.item import ItemEvent, ShardItem
+from foqs.model.item import ItemEvent, ShardItem, count_of
 from foqs.model.namespace import Namespace
 from foqs.model.topic import ShardTopic
 from foqs.model.topic_name import is_of_group, parts
@@ -73,7 +74,7 @@ class Dequeues:
             for call in list(islice(self._waiting, limits.DEQUEUES_ENDED_PER_TICK)):
                 self._dispatcher.end(call)
 
-    async def dequeue(self, context: CallContext, request: DequeueRequest) -> list[Delivery]:
+    async def dequeue(self, context: CallContext, request: DequeueRequest) -> Sequence[Delivery]:
         """Lease ready items of the topics. Without items, wait for them up to `wait_ms`, but not beyond the deadline.
 
         With `topic_prefix`, lease up to `count` items of any topics that begin with it, of one group. Raises
@@ -119,11 +120,8 @@ class Dequeues:
             items = await self._wait_for_items(namespace, wants, call, wait_ms)
         if not items:
             self._shards.check_owns_any()
-        self._count_event(namespace.number, ItemEvent.DELIVERED, len(items))
-        deliveries = self._deliveries(items)
-        if says_begun:
-            self._mark_suspects(items, deliveries)
-        return deliveries
+        self._count_event(namespace.number, ItemEvent.DELIVERED, count_of(items))
+        return self._delivered(items, marks_suspects=says_begun)
 
     def _check_groups(self, namespace: Namespace, wants: Collection[str]) -> None:
         """Check that the groups of the named topics exist.
@@ -134,12 +132,6 @@ class Dequeues:
         if groups is not None or any(map(is_of_group, wants)):
             for name in wants:
                 check_consumed(groups, *parts(name))
-
-    def _mark_suspects(self, items: list[ShardItem], deliveries: list[Delivery]) -> None:
-        for item, delivery in zip(items, deliveries, strict=True):
-            shard = self._shards.writers[item.topic.shard_id].shard
-            if shard is not None and item.key in shard.suspects:
-                delivery.suspect = True
 
     async def _start_any(self, ring: ReadyRing, count: int, call: DequeueCall) -> None:
         """Start a call for any topic of a ring. The topics of a new one are found in several turns of the loop."""
@@ -208,11 +200,11 @@ class Dequeues:
         else:
             self._dispatcher.end(call)
 
-    def _deliveries(self, items: list[ShardItem]) -> list[Delivery]:
+    def _delivered(self, items: list[ShardItem], *, marks_suspects: bool) -> Delivered:
         """Make the deliveries of items. Each item drops its content, which its consumer has, as leases can be long."""
         ahead_by_shard: dict[int, int] = {}
         """The lead of the database server's clock over the steady clock, in milliseconds."""
-        deliveries: list[Delivery] = []
+        parts: list[Delivery | DeliveredBundle] = []
         topic: ShardTopic | None = None
         for item in items:
             if item.topic is not topic:  # What items of one topic share is found once.
@@ -223,25 +215,34 @@ class Dequeues:
                     ahead_by_shard[topic.shard_id] = self._shards.writers[topic.shard_id].now().on_server(0)
                 ahead_ms = ahead_by_shard[topic.shard_id]
             # `shown_due_at` and `ItemContent.fields` written out: a call for each item costs more than what they do.
-            receipt, (payload, metadata, trace_context) = item.receipt, item.content or NO_CONTENT
-            item.content = None
-            deliveries.append(
-                Delivery(
-                    receipt[: receipt.rindex(":")],
-                    receipt,
-                    name,
-                    item.priority,
-                    item.due_at or item.enqueued_at,
-                    item.enqueued_at,
-                    item.lease_due_at + ahead_ms,
-                    item.failed_attempts + 1,
-                    payload,
-                    metadata,
-                    trace_context.decode(errors="replace") if trace_context else None,
-                    None,
-                    group,
-                    ordering_key,
-                    fairness_key,
-                )
+            receipt, (payload, metadata, trace_context) = item.receipt, item.first_content or NO_CONTENT
+            delivery = Delivery(
+                receipt[: receipt.rindex(":")],
+                receipt,
+                name,
+                item.priority,
+                item.due_at or item.enqueued_at,
+                item.enqueued_at,
+                item.lease_due_at + ahead_ms,
+                item.failed_attempts + 1,
+                payload,
+                metadata,
+                trace_context.decode(errors="replace") if trace_context else None,
+                None,
+                group,
+                ordering_key,
+                fairness_key,
             )
-        return deliveries
+            if item.bundle is None:
+                parts.append(delivery)
+                if marks_suspects and self._is_suspect(item):  # A suspect is no part of a bundle.
+                    delivery.suspect = True
+            else:
+                payloads = item.bundle.payloads
+                parts.append(DeliveredBundle(delivery, topic.shard_id, item.key, item.deliveries + 1, payloads))
+            item.forget_content()
+        return Delivered(parts)
+
+    def _is_suspect(self, item: ShardItem) -> bool:
+        shard = self._shards.writers[item.topic.shard_id].shard
+        return shard is not None and item.key in shard.suspects

@@ -18,8 +18,9 @@ from foqs.host.registry.namespaces import Namespaces
 from foqs.host.shards.shards import NO_SHARD_RETRY_MS
 from foqs.host.shards.waiting import Answer, Waiting
 from foqs.host.verbs.distant_holders import DistantHolders
-from foqs.host.verbs.item_maker import Costs, ItemMaker, Made, costs_of
+from foqs.host.verbs.item_maker import Costs, ItemMaker, costs_of
 from foqs.host.verbs.keyed_items import NO_KEYS, KeyedNames, with_keyed_topics
+from foqs.host.verbs.made import Made
 from foqs.host.verbs.once_part import OncePart
 from foqs.host.verbs.serial_part import SerialPart, digests_for, serial_names
 from foqs.model.calls import CallContext, DedupUntil, EnqueueResult, PositionErrors
@@ -35,6 +36,7 @@ from foqs.model.namespace import DedupScope, Namespace
 from foqs.model.topic_name import without_fairness_key
 from foqs.shard.state.engine import ShardState
 from foqs.shard.writer.shard_writer import ShardWriter
+from foqs.wire.item_batch import samples
 
 _size_bytes = attrgetter("size_bytes")
 _dedup_id = attrgetter("dedup_id")
@@ -92,9 +94,10 @@ class Enqueues:
             return EnqueueResult([])
         result = EnqueueResult([""] * len(items))
         keyed = NO_KEYS
-        if any(map(_ordering_key, items)) or any(map(_fairness_key, items)):
+        kinds = samples(items)
+        if any(map(_ordering_key, kinds)) or any(map(_fairness_key, kinds)):
             items, keyed = with_keyed_topics(items, self._namespaces, namespace_name)
-        has_ids = any(map(_dedup_id, items))
+        has_ids = any(map(_dedup_id, kinds))
         try:
             namespace, charge, costs = await self._admit(namespace_name, items, is_bound=has_ids or bool(keyed.ordered))
         except RateLimitedError as error:

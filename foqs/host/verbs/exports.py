@@ -234,12 +234,12 @@ class Exports:
         """
         topics = criteria.topics
         is_wanted = topics.__contains__ if topics is not None else is_of_namespace
-        leases = list(shard.index.leases.values())
+        leases = list(shard.index.leases.items())
 
         def add(first: int) -> list[int]:
             some = leases[first : first + LEASES_PER_SLICE]
-            in_range = [item for item in some if criteria.after_key < item.key <= criteria.to_key]
-            new = [item.key for item in in_range if item.phase in _HELD and is_wanted(item.topic.number)]
+            in_range = [(key, item) for key, item in some if criteria.after_key < key <= criteria.to_key]
+            new = [key for key, item in in_range if item.phase in _HELD and is_wanted(item.topic.number)]
             return sorted(keys + new)[: criteria.limit]
 
         keys: list[int] = []

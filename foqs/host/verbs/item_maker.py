@@ -7,8 +7,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from foqs.contract.requests import NewItem
 from foqs.host import arguments
 from foqs.host.admission.depths import Depths, Room
+from foqs.host.verbs.made import Made, made_in_bundles
 from foqs.host.verbs.serial_rules import aging_fault, bucket_fault, serial_due_at, serial_fault
-from foqs.model import ids, limits, order
+from foqs.model import limits, order
 from foqs.model.aging import aging_place
 from foqs.model.calls import DeliveryPolicy, ItemContent, PositionErrors
 from foqs.model.copy_steps import CopyKey
@@ -26,52 +27,6 @@ AT_MOST_ONCE = int(DeliveryPolicy.AT_MOST_ONCE)
 
 NewTopic = Callable[[str], ShardTopic]
 """Makes the missing topic of a name."""
-
-
-class Made:
-    """The items of a call that were made for one shard."""
-
-    __slots__ = ("copies", "items", "room")
-
-    def __init__(self) -> None:
-        self.room: Room | None = None
-        """The room for the items; None if no topic of the namespace has a limit on its depth."""
-        self.items: dict[int, ShardItem] = {}
-        """The item at each position; the first of its copies."""
-        self.copies: dict[int, list[ShardItem]] = {}
-        """The further copies by the key of the first one. Their keys follow it without a gap."""
-
-    def all(self) -> list[ShardItem]:
-        """Return all items, copies included."""
-        copies = self.copies
-        if not copies:
-            return list(self.items.values())
-        return [one for item in self.items.values() for one in (item, *copies.get(item.key, ()))]
-
-    def count(self) -> int:
-        return len(self.items) + sum(map(len, self.copies.values()))
-
-    def without(self, positions: Collection[int]) -> Made:
-        """Return the items at all other positions."""
-        left = Made()
-        left.room = self.room
-        left.items = {at: item for at, item in self.items.items() if at not in positions}
-        left.copies = self.copies and {item.key: self.copies[item.key] for item in left.items.values()
-                                       if item.key in self.copies}  # fmt: skip
-        return left
-
-    def id_of(self, shard_id: int, item: ShardItem) -> str:
-        """Return the id of an item, which names all its copies."""
-        item_id = ids.item_id(shard_id, item.key)
-        return ids.with_copies(item_id, len(self.copies[item.key])) if item.key in self.copies else item_id
-
-    def enter_ids(self, shard_id: int, by_position: list[str]) -> None:
-        if self.copies:
-            texts = [self.id_of(shard_id, item) for item in self.items.values()]
-        else:
-            texts = ids.item_ids(shard_id, [item.key for item in self.items.values()])
-        for position, text in zip(self.items, texts, strict=True):
-            by_position[position] = text
 
 
 class Costs:
@@ -147,11 +102,38 @@ class ItemMaker:
                 topics[name] = index.new_topic(number, name, len(topics))
             return topics[name]
 
-        made = self.make_items(writer, shard, namespace, new_items, positions, new_topic, errors, fair=fair)
+        made = None if fair else self._in_bundles(writer, shard, namespace, new_items, positions, new_topic, errors)
+        if made is None:
+            made = self.make_items(writer, shard, namespace, new_items, positions, new_topic, errors, fair=fair)
         if made.items:
             for topic in topics.values():
                 index.add_topic(topic)
         return made
+
+    def _in_bundles(
+        self,
+        writer: ShardWriter,
+        shard: ShardState,
+        namespace: Namespace,
+        new_items: Sequence[NewItem],
+        positions: Sequence[int],
+        new_topic: NewTopic,
+        errors: PositionErrors,
+    ) -> Made | None:
+        """Return the items in bundles, or None if something counts or remembers each item of the call by itself."""
+        settings, number = self._settings, namespace.number
+        if settings.has_event_log or settings.groups.get(number) is not None or settings.serials(number) is not None:
+            return None
+        if settings.ages(number) or settings.depth_limits(number) is not None:
+            return None
+        topics = shard.index.topics
+
+        def topic_of(name: str) -> ShardTopic | FoqsError:
+            fault = self._fault_of(number, name, (), ())
+            known = fault or topics.get((number, name)) or (None if is_keyed(name) else arguments.topic_fault(name))
+            return known if known is not None else new_topic(name)
+
+        return made_in_bundles(shard, namespace, writer.now_ms(), new_items, positions, topic_of, errors)
 
     def make_items(
         self,

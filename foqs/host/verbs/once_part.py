@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from foqs.host.verbs.distant_holders import HeldElsewhere
-from foqs.host.verbs.item_maker import Made
+from foqs.host.verbs.made import Made
 from foqs.host.verbs.serial_part import of_slot
 from foqs.model import ids
 from foqs.model.calls import EnqueueResult, PositionErrors

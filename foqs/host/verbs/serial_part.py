@@ -9,7 +9,7 @@ from foqs.contract.requests import NewItem
 from foqs.host.admission.depths import Room
 from foqs.host.shards.shards import NO_SHARD_RETRY_MS
 from foqs.host.shards.waiting import Answer
-from foqs.host.verbs.item_maker import Made
+from foqs.host.verbs.made import Made
 from foqs.model.calls import EnqueueResult, PositionErrors
 from foqs.model.errors import FoqsError, NotWrittenError, UnavailableError
 from foqs.model.item import ShardItem
@@ -19,6 +19,7 @@ from foqs.model.serial import serial_slot
 from foqs.model.slots import slot_of
 from foqs.model.topic_name import without_fairness_key
 from foqs.shard.state.engine import ShardState
+from foqs.wire.item_batch import samples
 
 NO_NAMES: frozenset[str] = frozenset()
 _size_bytes = attrgetter("size_bytes")
@@ -31,7 +32,7 @@ def serial_names(
     serials = settings.serials(number)
     if serials is None:
         return keyed
-    return keyed.union([name for name in {new.topic or "" for new in items} if serials.is_serial(name)])
+    return keyed.union([name for name in {new.topic or "" for new in samples(items)} if serials.is_serial(name)])
 
 
 def of_slot(error: FoqsError) -> FoqsError:

@@ -16,7 +16,7 @@ from foqs.host.verbs.inspection import Inspection
 from foqs.model import failures, ids, limits
 from foqs.model.calls import PositionErrors
 from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, StaleLeaseError
-from foqs.model.item import ItemEvent, ShardItem
+from foqs.model.item import ItemEvent, ShardItem, undivided
 from foqs.model.namespace import Namespace, NamespaceSettings
 from foqs.model.stocks import Topic
 from foqs.shard.port import Rewrite
@@ -35,7 +35,8 @@ class _OfShard(NamedTuple):
     items: list[ShardItem]
     rewrites: list[Rewrite | None]
     """One for each item, or empty if all items are deleted."""
-    positions: list[int]
+    places: list[int]
+    """The position of each item in the call; of a bundle that of its first receipt, which the others follow."""
 
 
 class Leases:
@@ -192,7 +193,9 @@ class Leases:
         number = namespace.number
         by_shard: dict[str, _OfShard] = {}
         group: _OfShard | None = None
-        for position, receipt in enumerate(receipts):
+        position = 0
+        while position < len(receipts):
+            receipt, count = receipts[position], 1
             try:
                 # Items that were delivered together are mostly of one shard.
                 item = group.under_lease.get(receipt) if group is not None else None
@@ -200,16 +203,23 @@ class Leases:
                     shard_text = receipt.partition("-")[0]
                     group = by_shard.get(shard_text) or self._shard_of(shard_text, by_shard)
                     item = group.under_lease.get(receipt) if group is not None else None
+                if item is not None and item.bundle is not None:
+                    if nacks is None and receipts[position : position + item.count] == item.bundle.receipts:
+                        count = item.count
+                    else:
+                        item = None  # Not all of it ends in the same way.
                 if group is None or item is None or item.topic.namespace != number:
+                    count = 1
                     group, item = self._find_lease(namespace, receipt, by_shard)
                 if nacks is not None:
                     group.rewrites.append(_rewrite(nacks[position], namespace.settings, group, item))
                 group.items.append(item)
-                group.positions.append(position)
+                group.places.append(position)
             except StaleLeaseError as error:
                 _note_stale(position, receipt, error, errors, unleased)
             except FoqsError as error:
                 errors[position] = error.with_traceback(None)
+            position += count
         answer: Answer | None = None
         for of_shard in by_shard.values():
             one, repeats = _without_repeats(of_shard)
@@ -255,14 +265,19 @@ def _without_repeats(group: _OfShard) -> tuple[_OfShard, list[int]]:
     """Leave each lease to the first position that ends it. Returns the other positions as well."""
     if len({item.key for item in group.items}) == len(group.items):
         return group, []
+    # A repeat has divided the bundle that an earlier position ends.
+    parts = [undivided([item]) for item in group.items]
+    ends = [
+        (one, place + one.key - some[0].key) for some, place in zip(parts, group.places, strict=True) for one in some
+    ]
     first_at: dict[int, int] = {}
-    for at, item in enumerate(group.items):
+    for at, (item, _) in enumerate(ends):
         first_at.setdefault(item.key, at)
     kept = list(first_at.values())
-    items, positions = [group.items[at] for at in kept], [group.positions[at] for at in kept]
+    items, places = [ends[at][0] for at in kept], [ends[at][1] for at in kept]
     rewrites = [group.rewrites[at] for at in kept] if group.rewrites else []
-    others = [position for position in group.positions if position not in set(positions)]
-    return group._replace(items=items, positions=positions, rewrites=rewrites), others
+    others = sorted({place for _, place in ends}.difference(places))
+    return group._replace(items=items, places=places, rewrites=rewrites), others
 
 
 def _note_stale(
@@ -285,10 +300,13 @@ def _settle(group: _OfShard, nacks: Sequence[of.Nack] | None, answer: Answer) ->
     shard = group.shard
     shard.end_leases(group.items)
     if shard.suspects:
-        for item, position in zip(group.items, group.positions, strict=True):
-            if nacks is None or not nacks[position].release:
-                shard.suspects.pop(item.key, None)  # Its consumer has outlived it.
-    shard.settle(group.items, group.rewrites or None, answer, group.positions)
+        for item, place in zip(group.items, group.places, strict=True):
+            if nacks is None or not nacks[place].release:
+                shard.suspects.pop(item.key, None)  # Its consumer has outlived it. No suspect is in a bundle.
+    positions: list[int] = []
+    for item, place in zip(group.items, group.places, strict=True):
+        positions += range(place, place + item.count)
+    shard.settle(group.items, group.rewrites or None, answer, positions)
     group.writer.wake()
 
 

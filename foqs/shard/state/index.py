@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
-from itertools import repeat
+from collections.abc import Callable, Iterable, Sequence
 
 from foqs.model import ids, limits, order
 from foqs.model.errors import FoqsError, OverloadedError
-from foqs.model.item import Phase, ShardItem, move_all
+from foqs.model.item import Phase, ShardItem, divide, keys_of, move_all, sort_keys_of
 from foqs.model.namespace import Namespace, SettingsTable, number_in_use
 from foqs.model.serial import slot_of_serial
 from foqs.model.topic import ItemCounts, NamespaceTopics, ShardTopic
@@ -61,6 +60,9 @@ class ShardIndex:
         self.leases: dict[int, ShardItem] = {}
         """Every item that is not ready: claimed, held, delivered or being settled."""
         self.resident: OrderedDict[int, ShardItem] = OrderedDict()
+        """The ready items whose contents are in memory."""
+        self.on_divided: list[Callable[[ShardItem, list[ShardItem]], None]] = []
+        """Called with a bundle and its parts by those who hold bundles."""
         self.waiting_calls_count = 0
         """Calls that enqueued or settled items here and wait for the next transaction."""
         self.expires_first_ms = 0
@@ -117,6 +119,12 @@ class ShardIndex:
     def next_key(self) -> int:
         self.last_key += 1
         return self.last_key
+
+    def next_keys(self, count: int) -> int:
+        """Return the first one of this many consecutive keys."""
+        first = self.last_key + 1
+        self.last_key += count
+        return first
 
     @property
     def keys_left_count(self) -> int:
@@ -231,15 +239,14 @@ class ShardIndex:
         """
         for item in items:
             item.lease_due_at = item.delivered_at = 0
-        sort_keys = [item.sort_key for item in items]
         self.keep_resident(items)
         move_all(topic, items, old, Phase.READY)
-        topic.window.add_all(sort_keys)
+        topic.window.add_all(sort_keys_of(items))
 
     def take_ready(self, row: ItemRow) -> ShardItem:
         """Take a ready row out of its window, so that it is not claimed."""
         sort_key = self.sort_key_of(row)
-        item = self.resident.get(row.key) or ShardItem(
+        item = self.one(self.resident.get(row.key), row.key) or ShardItem(
             row.key, self.by_number[row.topic], row.priority, row.due_at, sort_key
         )
         item.topic.window.remove(sort_key)
@@ -248,29 +255,94 @@ class ShardIndex:
         self.leases[row.key] = item
         return item
 
-    def drop_resident(self, item: ShardItem) -> None:
-        if self.resident.pop(item.key, None) is not None:
-            self._resident_bytes -= limits.RESIDENT_ITEM_BYTES + item.size_bytes
+    def add_leases(self, items: Iterable[ShardItem]) -> None:
+        for item in items:
+            if item.bundle is None:
+                self.leases[item.key] = item
+            else:
+                self.leases.update(dict.fromkeys(item.keys, item))
 
-    def take_resident(self, keys: Sequence[int]) -> list[ShardItem | None]:
-        """Take ready items out of memory to claim them; None for those whose contents are not there."""
-        found = list(map(self.resident.pop, keys, repeat(None)))
-        for item in found:
-            if item is not None:
-                self._resident_bytes -= limits.RESIDENT_ITEM_BYTES + item.size_bytes
+    def end_leases(self, items: Iterable[ShardItem]) -> None:
+        leases = self.leases
+        for key in keys_of(items):
+            del leases[key]
+
+    def leased(self, key: int) -> ShardItem | None:
+        """Return the item with this key by itself, if it is not ready."""
+        return self.one(self.leases.get(key), key)
+
+    def one(self, item: ShardItem | None, key: int) -> ShardItem | None:
+        """Return the item with this key by itself, though the one that was found can be a bundle.
+
+        A bundle that is being settled stays whole, because it ends as a whole.
+        """
+        if item is None or item.bundle is None or item.phase is Phase.SETTLING:
+            return item
+        return self.divide(item)[key - item.key]
+
+    def ones(self, items: Iterable[ShardItem]) -> list[ShardItem]:
+        """Return the items, each by itself."""
+        return [one for item in items for one in ([item] if item.bundle is None else self.divide(item))]
+
+    def divide(self, item: ShardItem, at: int | None = None) -> list[ShardItem]:
+        """Divide a bundle before its item number `at`, or into its single items, for all who hold it."""
+        parts = divide(item, at)
+        resident = self.resident
+        if resident.get(item.key) is item:
+            for part in parts:
+                resident.update(dict.fromkeys(part.keys, part))
+        for on_divided in self.on_divided:
+            on_divided(item, parts)
+        return parts
+
+    def drop_resident(self, item: ShardItem) -> None:
+        if self.resident.get(item.key) is item:
+            for key in item.keys:
+                del self.resident[key]
+            self._resident_bytes -= item.count * limits.RESIDENT_ITEM_BYTES + item.size_bytes
+
+    def take_resident(self, topic: ShardTopic, sort_keys: Sequence[int]) -> list[ShardItem]:
+        """Take the ready items at these places, which come one after the other, out of memory to claim them.
+
+        A bundle that stands there in part is divided. Items whose contents are not in memory are made anew.
+        """
+        resident, found = self.resident, list[ShardItem]()
+        at, end = 0, len(sort_keys)
+        while at < end:
+            sort_key = sort_keys[at]
+            key = order.key_of(sort_key)
+            item = resident.get(key)
+            if item is None:
+                item = ShardItem(key, topic, order.urgency_of(sort_key), order.due_at_of(sort_key), sort_key)
+            else:
+                if item.bundle is not None:
+                    item = self._standing(item, key, sort_keys, at)
+                self.drop_resident(item)
+            found.append(item)
+            at += item.count
         return found
+
+    def _standing(self, item: ShardItem, key: int, sort_keys: Sequence[int], at: int) -> ShardItem:
+        """Return the part of a bundle that stands at `at`, with nothing else among its items."""
+        count = min(item.count, len(sort_keys) - at)
+        # No other place is between those of a bundle, so that its first and last one tell that all are there.
+        if item.key == key and sort_keys[at + count - 1] == item.sort_keys[count - 1]:
+            return item if count == item.count else self.divide(item, count)[0]
+        return self.divide(item)[key - item.key]
 
     def keep_resident(self, items: Sequence[ShardItem]) -> None:
         """Keep the contents of ready items in memory while room is left."""
         resident = self.resident
         for item in items:
             if item.content is not None:
-                resident[item.key] = item
-                self._resident_bytes += limits.RESIDENT_ITEM_BYTES + item.size_bytes
+                if item.bundle is None:
+                    resident[item.key] = item
+                else:
+                    resident.update(dict.fromkeys(item.keys, item))
+                self._resident_bytes += item.count * limits.RESIDENT_ITEM_BYTES + item.size_bytes
         while self._resident_bytes > limits.RESIDENT_BYTES_MAX:
             # In a plain dict the first entry stands behind the gaps of all removed entries.
-            _, oldest = resident.popitem(last=False)
-            self._resident_bytes -= limits.RESIDENT_ITEM_BYTES + oldest.size_bytes
+            self.drop_resident(next(iter(resident.values())))
 
 
 class ReadBudget:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from foqs.model import limits
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError
-from foqs.model.item import Claim, ShardItem
+from foqs.model.item import Claim, ShardItem, keys_of
 from foqs.shard.port import ClaimEntries, StoredClaim, Transaction, TransactionResult
 from foqs.shard.state.index import ShardIndex
 from foqs.shard.state.ops.operation import Operation
@@ -52,7 +52,7 @@ class Journal:
     def add(self, transaction: Transaction, lease_due_at: int, items: list[ShardItem], *, is_ahead: bool) -> Claim:
         """Claim the present deliveries of the items with this transaction, a little longer than their lease."""
         due_at = lease_due_at + limits.CLAIM_SLACK_MS
-        claim = Claim(self._index.next_key(), due_at, [item.key for item in items], is_ahead=is_ahead)
+        claim = Claim(self._index.next_key(), due_at, keys_of(items), is_ahead=is_ahead)
         self.open[claim.id] = claim
         self.new.append(claim)
         transaction.claims.append(ClaimEntries(claim.id, claim.due_at, items, is_ahead))
@@ -78,7 +78,7 @@ class Journal:
             claim = item.claim
             if claim is not None:
                 item.claim = None
-                claim.open_count -= 1
+                claim.open_count -= item.count
                 if claim is not last:  # Items that were claimed together mostly leave together.
                     left[claim] = None
                     last = claim
@@ -159,10 +159,11 @@ class Journaling(Operation):
         transaction.claims_gone = self._gone
         leases = self._index.leases
         for claim in self._sparse:
-            items = [item for item in map(leases.get, claim.keys) if item is not None and item.claim is claim]
+            found = dict.fromkeys(map(leases.get, claim.keys))
+            items = [item for item in found if item is not None and item.claim is claim]
             transaction.claims_rewritten.append(ClaimEntries(claim.id, claim.due_at, items, claim.is_ahead))
             self._rewritten.append((claim, claim.keys))
-            claim.keys = array("Q", [item.key for item in items])
+            claim.keys = array("Q", keys_of(items))
 
     def committed(self, result: TransactionResult, now: Now) -> None:
         """Do nothing."""

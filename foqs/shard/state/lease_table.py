@@ -36,10 +36,11 @@ class LeaseTable:
         self._index = index
         self._wheel: Wheel[ShardItem] = Wheel()
         self.is_due = self._wheel.is_due
+        index.on_divided.append(self._divided)
 
     def find(self, key: int, delivery: int) -> ShardItem:
         """Return the item under this lease; `delivery` 0 means any. Raises StaleLeaseError if the lease has ended."""
-        item = self._index.leases.get(key)
+        item = self._index.leased(key)
         if item is None or item.receipt not in self.by_receipt or delivery not in (0, item.deliveries + 1):
             raise stale_lease()
         return item
@@ -51,17 +52,31 @@ class LeaseTable:
         """
         topic, keys = items[0].topic, [item.key for item in items]
         receipts = ids.receipts(self._index.shard_id, keys, [item.deliveries + 1 for item in items])
+        by_receipt = self.by_receipt
         for item, receipt in zip(items, receipts, strict=True):
             item.receipt = receipt
             item.lease_due_at = lease_due_at
             item.delivered_at = delivered_at
+            if item.bundle is None:
+                by_receipt[receipt] = item
+            else:
+                deliveries = [item.deliveries + 1] * item.count
+                item.bundle.receipts = ids.receipts(self._index.shard_id, item.keys, deliveries)
+                by_receipt.update(dict.fromkeys(item.bundle.receipts, item))
         move_all(topic, items, items[0].phase, Phase.LEASED)
-        self.by_receipt.update(zip(receipts, items, strict=True))
         self._wheel.add_all(keys, lease_due_at, items)
+
+    def _divided(self, item: ShardItem, parts: list[ShardItem]) -> None:
+        if self.by_receipt.get(item.receipt) is item:
+            for part in parts:
+                self.by_receipt.update(dict.fromkeys(part.receipts, part))
+            self._wheel.remove(item.key, item.lease_due_at)
+            self._wheel.add_all([part.key for part in parts], item.lease_due_at, parts)
 
     def hand_over(self, items: Sequence[ShardItem]) -> None:
         """Note that the leased items were delivered to a consumer that reports the start of work."""
-        self.unbegun.update([item.key for item in items])
+        for item in items:
+            self.unbegun.update(item.keys)
 
     def work_begins(self, item: ShardItem) -> None:
         """Note that its consumer works on the leased item from now on."""
@@ -87,7 +102,11 @@ class LeaseTable:
         """Reserve the ends of these leases for the caller, which must settle the items at once."""
         by_receipt, ends = self.by_receipt, dict[int, list[int]]()
         for item in items:
-            by_receipt.pop(item.receipt, None)
+            if item.bundle is None:
+                by_receipt.pop(item.receipt, None)
+            else:
+                for receipt in item.bundle.receipts:
+                    by_receipt.pop(receipt, None)
             due_at = item.lease_due_at
             if due_at in ends:  # Leases that began together mostly end together.
                 ends[due_at].append(item.key)
@@ -95,13 +114,14 @@ class LeaseTable:
                 ends[due_at] = [item.key]
         for due_at, keys in ends.items():
             self._wheel.remove_all(keys, due_at)
-            if self.unbegun:
-                self.unbegun.difference_update(keys)
+        if self.unbegun:
+            for item in items:
+                self.unbegun.difference_update(item.keys)
 
     def go_on(self, item: ShardItem) -> None:
         """Let the lease that `end` took out run on, because its end was not written."""
         move(item, Phase.LEASED)
-        self.by_receipt[item.receipt] = item
+        self.by_receipt.update(dict.fromkeys(item.receipts, item))
         self._wheel.add(item.key, item.lease_due_at, item)
 
     def pause(self, item: ShardItem) -> None:
@@ -117,10 +137,14 @@ class LeaseTable:
 
     def pop_due(self, steady_ms: int, count_max: int) -> list[ShardItem]:
         """End up to `count_max` leases that are over, and return their items."""
-        due = self._wheel.pop_due(steady_ms, count_max)
-        ended = [item for item in due if item.phase is Phase.LEASED]
-        for item in ended:
-            del self.by_receipt[item.receipt]
+        ended: list[ShardItem] = []
+        while len(ended) < count_max and (due := self._wheel.pop_due(steady_ms, 1)):
+            if due[0].phase is not Phase.LEASED:
+                continue
+            for item in self._index.ones(due):
+                self._wheel.remove(item.key, item.lease_due_at)  # The parts of a bundle have come back into it.
+                del self.by_receipt[item.receipt]
+                ended.append(item)
         return ended
 
 

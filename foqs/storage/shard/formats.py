@@ -20,7 +20,7 @@ from struct import Struct
 from typing import Any, Final, NamedTuple
 
 from foqs.model import limits
-from foqs.model.item import ShardItem
+from foqs.model.item import Bundle, ShardItem, keys_of
 from foqs.model.seen import DIGEST_BYTES
 from foqs.shard.port import ItemRow, OwnershipLostError
 from foqs.storage.schema.item_columns import CONTENT_COLUMNS, GIVEN_COLUMNS, packed_integers, packed_row
@@ -76,12 +76,30 @@ assert _LAYOUTS[_PACK_VERSION].head.size + _COUNT.size + 8 <= limits.PACKED_ITEM
 
 def pack_items(items: Sequence[ShardItem]) -> bytes:
     """Encode the version, the count of the items, their keys, and the items, which are not delayed or delivered yet."""
-    count = len(items)
-    parts = [Struct(f">BI{count}Q").pack(_PACK_VERSION, count, *[item.key for item in items])]
+    keys = keys_of(items)
+    parts = [Struct(f">BI{len(keys)}Q").pack(_PACK_VERSION, len(keys), *keys)]
     for item in items:
-        parts.append(_pack_head(*packed_integers(item)))
-        parts += item.content  # type: ignore[arg-type]  # packed_integers has checked it.
+        if item.bundle is None:
+            parts.append(_pack_head(*packed_integers(item)))
+            parts += item.content  # type: ignore[arg-type]  # packed_integers has checked it.
+            continue
+        _add_bundle(parts, item, item.bundle)
     return b"".join(parts)
+
+
+def _add_bundle(parts: list[bytes], item: ShardItem, bundle: Bundle) -> None:
+    """Encode the items of a bundle; those with payloads of one size have the same head."""
+    given = packed_integers(item)[: -len(CONTENT_COLUMNS)]
+    metadata, trace_context = bundle.metadata, bundle.trace_context
+    rest = metadata + trace_context
+    heads = {
+        size: _pack_head(*given, size, len(metadata), len(trace_context)) for size in set(map(len, bundle.payloads))
+    }
+    for payload in bundle.payloads:
+        parts.append(heads[len(payload)])
+        parts.append(payload)
+        if rest:
+            parts.append(rest)
 
 
 def unpack_items(packed: bytes) -> list[ItemRow]:
@@ -99,9 +117,16 @@ def unpack_items(packed: bytes) -> list[ItemRow]:
 
 def packed_starts(items: Sequence[ShardItem]) -> array[int]:
     """Return the start of each item in the result of `pack_items`."""
-    first = _COUNT.size + 8 * len(items)
     head_bytes = _LAYOUTS[_PACK_VERSION].head.size
-    return array("I", accumulate([head_bytes + item.size_bytes for item in items[:-1]], initial=first))
+    sizes_bytes: list[int] = []
+    for item in items:
+        if item.bundle is None:
+            sizes_bytes.append(head_bytes + item.size_bytes)
+        else:
+            other_bytes = head_bytes + len(item.bundle.metadata) + len(item.bundle.trace_context)
+            sizes_bytes += [other_bytes + len(payload) for payload in item.bundle.payloads]
+    first = _COUNT.size + 8 * len(sizes_bytes)
+    return array("I", accumulate(sizes_bytes[:-1], initial=first))
 
 
 def unpack_item(packed: bytes, start: int, key: int) -> ItemRow:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from foqs.model import limits, order
-from foqs.model.item import ShardItem
+from foqs.model.item import ShardItem, keys_of
 from foqs.model.seen import BLOCK_IDS
 from foqs.model.slot_changes import SlotChanges
 from foqs.model.slots import pack_slots
@@ -346,8 +346,10 @@ def take_look_ups(look_up_count: int, rows: list[Rows]) -> dict[int, ItemRow]:
 
 def _entries(claim: ClaimEntries, result: TransactionResult) -> bytes:
     fetched = result.fetched
-    keys = [item.key for item in claim.items]
-    return pack_entries(keys, [(fetched.get(item.key) or item).deliveries + 1 for item in claim.items])
+    deliveries: list[int] = []
+    for item in claim.items:
+        deliveries += [(fetched.get(item.key) or item).deliveries + 1] * item.count
+    return pack_entries(keys_of(claim.items), deliveries)
 
 
 def _refill_statement(refill: Refill) -> str:

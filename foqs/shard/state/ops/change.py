@@ -97,7 +97,7 @@ class Changes:
         The caller must take the shard's events before the next delivery, because the item might be prefetched. Raises
         UnavailableError while another end of it is under way.
         """
-        item = self._index.leases.get(row.key)
+        item = self._index.leased(row.key)
         if row.key in self._timers.changing or (item is not None and item.phase is Phase.SETTLING):
             raise being_settled()
         if row.lane <= 0:

@@ -9,7 +9,16 @@ from operator import attrgetter
 from foqs.model import limits, order
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError
-from foqs.model.item import Claim, Phase, ShardItem, by_topic, move_all
+from foqs.model.item import (
+    Claim,
+    Phase,
+    ShardItem,
+    by_topic,
+    count_of,
+    move_all,
+    sort_keys_of,
+    undivided,
+)
 from foqs.model.topic import ShardTopic
 from foqs.shard.port import Transaction, TransactionResult
 from foqs.shard.state.events import ClaimsStarted, Demand
@@ -42,21 +51,21 @@ class Claims:
         self._journal = journal
         self._settlements = settlements
         self._sort_keys: dict[ShardTopic, set[int]] = {}
-        """Sort keys of claims that wait or are under way, by topic, without those of fresh items."""
+        """Sort keys of claims that wait or are under way, by topic, without those of fresh items; of a bundle the first
+        one.
+        """
+        index.on_divided.append(self._divided)
 
     def claim(self, topic: ShardTopic, sort_keys: list[int]) -> None:
         """Lease items just taken from the head of the topic's window, before their consumer is known."""
-        index, keys = self._index, order.keys_of(sort_keys)
-        items = [
-            item or ShardItem(order.key_of(at), topic, order.urgency_of(at), order.due_at_of(at), at)
-            for at, item in zip(sort_keys, index.take_resident(keys), strict=True)
-        ]
+        index = self._index
+        items = index.take_resident(topic, sort_keys)
         for item in items:
             item.lease_wanted_ms = 0
-        index.leases.update(zip(keys, items, strict=True))
-        self.waiting.update(zip(keys, items, strict=True))
+            self.waiting[item.key] = item
+        index.add_leases(items)
         move_all(topic, items, Phase.READY, Phase.CLAIMING)
-        self._started(topic, sort_keys)
+        self._started(topic, items)
 
     def claim_for_call(self, topic: ShardTopic, items: list[ShardItem]) -> None:
         """Claim prefetched items of one topic anew, in order, each for its `lease_wanted_ms`.
@@ -68,31 +77,49 @@ class Claims:
         move_all(topic, items, Phase.PREFETCHED, Phase.CLAIMING)
         for item in items:
             self.waiting_for_calls[item.key] = item
-        self._started(topic, [item.sort_key for item in items])
+        self._started(topic, items)
 
-    def _started(self, topic: ShardTopic, sort_keys: list[int]) -> None:
-        self._sort_keys.setdefault(topic, set()).update(sort_keys)
-        topic.claim_head = min(topic.claim_head, sort_keys[0])
-        topic.claiming_count += len(sort_keys)
+    def _started(self, topic: ShardTopic, items: list[ShardItem]) -> None:
+        self._sort_keys.setdefault(topic, set()).update([item.sort_key for item in items])
+        topic.claim_head = min(topic.claim_head, items[0].sort_key)
+        topic.claiming_count += count_of(items)
+
+    def _divided(self, item: ShardItem, parts: list[ShardItem]) -> None:
+        """Let the parts of a bundle wait in its place."""
+        sort_keys = self._sort_keys.get(item.topic)
+        if sort_keys is None or item.sort_key not in sort_keys or item.phase is not Phase.CLAIMING:
+            return
+        sort_keys.update([part.sort_key for part in parts])
+        for waiting in (self.waiting, self.waiting_for_calls):
+            if waiting.get(item.key) is item:
+                behind = list(waiting.values())
+                waiting.clear()
+                waiting.update([(one.key, one) for other in behind for one in (parts if other is item else [other])])
 
     def claim_fresh(self, topic: ShardTopic, items: list[ShardItem]) -> None:
         """Flow-through: claim, with the next transaction, those of its inserted items that consumers wait for."""
         items.sort(key=_sort_key)
         if topic.is_serial and items[0].sort_key > topic.window.head:
             return  # With the claim of a later item, the topic would have no room for the earlier one.
-        wanted = self.demand[topic].count_of([item.sort_key for item in items])
+        wanted = self.demand[topic].count_of(sort_keys_of(items))
         # Half of a transaction is for claims that wait already, of other topics, perhaps of other namespaces.
         kept = min(len(self.waiting_for_calls) + len(self.waiting), limits.TRANSACTION_CLAIMS_MAX // 2)
-        count = min(wanted, topic.room, limits.TRANSACTION_CLAIMS_MAX - kept - len(self.fresh), len(items))
+        count = min(wanted, topic.room, limits.TRANSACTION_CLAIMS_MAX - kept - count_of(self.fresh), count_of(items))
         if count <= 0:
             return
-        claimed = items[:count]
+        claimed: list[ShardItem] = []
+        left_count = count
+        for item in items:
+            if not left_count:
+                break
+            one = item if item.count <= left_count else self._index.divide(item, left_count)[0]
+            claimed.append(one)
+            left_count -= one.count
         move_all(topic, claimed, Phase.INSERTING, Phase.ARRIVING)
-        for item in claimed:
-            self._index.leases[item.key] = item
+        self._index.add_leases(claimed)
         self.fresh += claimed
         topic.claiming_count += count
-        self._index.events.claims_started.append(ClaimsStarted(topic, count, items[count - 1].sort_key))
+        self._index.events.claims_started.append(ClaimsStarted(topic, count, claimed[-1].sort_keys[-1]))
 
     def unclaim(self, item: ShardItem) -> None:
         """Undo the claim of the item, unless it is under way already."""
@@ -117,15 +144,20 @@ class Claims:
         """Take the fresh claims, then the first waiting ones, within the bounds on reads."""
         fresh, self.fresh = self.fresh, []
         taken: list[ShardItem] = []
+        taken_count = 0
         put_off: list[ShardItem] = []
         bytes_left = limits.TRANSACTION_FETCH_BYTES_MAX
         fetches_max = self._index.read_budget.rows_max
-        room = limits.TRANSACTION_CLAIMS_MAX - len(fresh)
-        while len(taken) + len(put_off) < room and bytes_left > 0:
+        room = limits.TRANSACTION_CLAIMS_MAX - count_of(fresh)
+        while taken_count + len(put_off) < room and bytes_left > 0:
             waiting = self.waiting_for_calls or self.waiting
             if not waiting:
                 break
             _, item = waiting.popitem(last=False)
+            if item.count > room - taken_count - len(put_off):
+                item, rest = self._index.divide(item, room - taken_count - len(put_off))
+                waiting[rest.key] = rest
+                waiting.move_to_end(rest.key, last=False)
             if item.content is None:
                 if len(transaction.fetches) >= fetches_max:
                     # Items in memory need not wait for it; delivery keeps the order.
@@ -134,6 +166,7 @@ class Claims:
                 transaction.fetches.append(item)
                 bytes_left -= self._index.settings.item_bytes_max(item.topic.namespace)
             taken.append(item)
+            taken_count += item.count
         for item in reversed(put_off):
             self.waiting[item.key] = item
             self.waiting.move_to_end(item.key, last=False)
@@ -148,12 +181,13 @@ class Claims:
         """End the claims of these items of a topic; those of `prefetched` are made."""
         sort_keys = self._sort_keys.get(topic)
         if sort_keys is not None:
-            sort_keys.difference_update([item.sort_key for item in items])
+            sort_keys.difference_update([item.sort_key for item in undivided(items)])
             if not sort_keys:
                 del self._sort_keys[topic]
         topic.claim_head = min(sort_keys) if sort_keys else order.LAST
-        topic.claiming_count -= len(items)
-        self._index.events.end_claims(topic, len(items), prefetched)
+        count = count_of(items)
+        topic.claiming_count -= count
+        self._index.events.end_claims(topic, count, prefetched)
         self._index.events.topics_changed[topic] = None
 
 
@@ -195,14 +229,15 @@ class Claiming(Operation):
             self._claims.append((self._journal.add(transaction, due_at, items, is_ahead=not lease_ms), items))
 
     def committed(self, result: TransactionResult, now: Now) -> None:
-        for claim, items in self._claims:
+        for claim, whole in self._claims:
+            items = undivided(whole)
             if not claim.is_ahead:  # A ready item has no claim that it could leave.
                 self._journal.leave(items)
             for item in items:
                 item.claim = claim
-        for topic, items in by_topic(self._fresh).items():
+        for topic, items in by_topic(undivided(self._fresh)).items():
             self._end(topic, items, items, Phase.ARRIVING, now)
-        for topic, items in by_topic(self._items).items():
+        for topic, items in by_topic(undivided(self._items)).items():
             self._end(topic, items, self._read(items, result), Phase.CLAIMING, now)
         self._source.in_flight = []
 
@@ -231,17 +266,16 @@ class Claiming(Operation):
         if topic.is_serial and claimed:
             topic.first_enqueued_at = claimed[0].enqueued_at
         if expired:
-            self._settlements.expire(expired, now.server_ms)
+            self._settlements.expire(self._index.ones(expired), now.server_ms)
         self._source.end(topic, items, prefetched)
 
     def rolled_back(self, error: FoqsError) -> None:
         self._source.in_flight = []
-        for topic, items in by_topic(self._fresh).items():
+        for topic, items in by_topic(undivided(self._fresh)).items():
             move_all(topic, items, Phase.ARRIVING, Phase.INSERTING)
-            for item in items:
-                del self._index.leases[item.key]
+            self._index.end_leases(items)
             self._source.end(topic, items, [])
-        for topic, items in by_topic(self._items).items():
+        for topic, items in by_topic(undivided(self._items)).items():
             for item in items:
                 if item.phase is Phase.CLAIMING:
                     self._settlements.unclaim(item)

@@ -11,7 +11,7 @@ from foqs.model import limits, order
 from foqs.model.clock import Now
 from foqs.model.copy_steps import CopyStep
 from foqs.model.errors import FoqsError, NotWrittenError, OverloadedError
-from foqs.model.item import Phase, ShardItem, by_topic, rows_came
+from foqs.model.item import Phase, ShardItem, by_topic, count_of, rows_came, singles, undivided
 from foqs.model.topic import ShardTopic
 from foqs.shard.port import TIMER_LANE, Transaction, TransactionResult
 from foqs.shard.state.events import Completion, Enqueued
@@ -33,12 +33,13 @@ class FirstItems(Protocol):
 class EnqueuedBatch:
     """One call's items for this shard."""
 
-    __slots__ = ("completion", "delayed", "expires_first_ms", "firsts", "items", "ready", "size_bytes")
+    __slots__ = ("completion", "count", "delayed", "expires_first_ms", "firsts", "items", "ready", "size_bytes")
 
     def __init__(
         self, items: list[ShardItem], size_bytes: int, completion: Completion, firsts: FirstItems | None = None
     ) -> None:
         self.items = items
+        self.count = count_of(items)
         self.size_bytes = size_bytes
         self.completion = completion
         self.firsts = firsts
@@ -88,8 +89,9 @@ class Inserts:
 
     def add(self, items: list[ShardItem], size_bytes: int, completion: Completion) -> None:
         """Buffer one call's items. Raises OverloadedError if the buffer is full."""
-        self.hold(len(items), size_bytes)
-        self.put(EnqueuedBatch(items, size_bytes, completion))
+        batch = EnqueuedBatch(items, size_bytes, completion)
+        self.hold(batch.count, size_bytes)
+        self.put(batch)
 
     def put(self, batch: EnqueuedBatch) -> None:
         """Put held items into the next transaction."""
@@ -153,7 +155,7 @@ class Inserts:
             if count >= limits.TRANSACTION_INSERTS_MAX or size_bytes >= limits.TRANSACTION_INSERT_BYTES_MAX:
                 break
             batches.append(batch)
-            count += len(batch.items)
+            count += batch.count
             size_bytes += batch.size_bytes
         return batches
 
@@ -187,7 +189,7 @@ class Inserts:
 
     def end(self, batch: EnqueuedBatch) -> None:
         """Release the items of a batch whose transaction has ended, or that has none."""
-        self.release(len(batch.items), batch.size_bytes)
+        self.release(batch.count, batch.size_bytes)
         if self.steps:
             self.steps.pop(batch, None)
 
@@ -236,7 +238,10 @@ class Inserting(Operation):
         for topic, ready_items in ready.items():
             # Items of a topic without a backlog have their turn soon.
             is_soon = topic.window.edge == order.LAST
-            (transaction.inserts_short_lived if is_soon else transaction.inserts).extend(ready_items)
+            if is_soon:
+                transaction.inserts_short_lived += ready_items
+            else:
+                transaction.inserts += [one for item in ready_items for one in singles(item)]
         if any(topic.has_places for topic in topics):
             _set_placed_apart(transaction)
         transaction.inserts.sort(key=_key)  # Keys in order cost the server less.
@@ -249,12 +254,13 @@ class Inserting(Operation):
         index, events = self._index, self._index.events
         for batch in self._batches:
             self._source.end(batch)
-            for topic, items in batch.ready.items():
+            for topic, whole in batch.ready.items():
                 # The claims of the other items are in the same transaction.
+                items = undivided(whole)
                 if topic.is_serial and topic.empty:
                     topic.first_enqueued_at = items[0].enqueued_at
                 index.make_ready(topic, [item for item in items if item.phase is Phase.INSERTING], Phase.INSERTING)
-                (topic.base or topic).enqueued_count += len(items)
+                (topic.base or topic).enqueued_count += count_of(items)
                 events.topics_changed[topic] = None
             if index.settings.has_event_log:
                 events.enqueued += batch.enqueued(now.server_ms)

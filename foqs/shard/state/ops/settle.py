@@ -9,7 +9,18 @@ from foqs.model import limits, order
 from foqs.model.clock import Now
 from foqs.model.errors import FoqsError
 from foqs.model.failures import LEASE_ENDED, death_reason, entry
-from foqs.model.item import ItemEvent, Outcome, Phase, ShardItem, by_topic, move, move_all, rows_came
+from foqs.model.item import (
+    ItemEvent,
+    Outcome,
+    Phase,
+    ShardItem,
+    by_topic,
+    count_of,
+    keys_of,
+    move,
+    move_all,
+    rows_came,
+)
 from foqs.model.topic import OPEN_LEASES_OF_TOPIC_RATIO, ShardTopic
 from foqs.shard.port import TIMER_LANE, Rewrite, Transaction, TransactionResult
 from foqs.shard.state.events import Completion, Ends
@@ -49,7 +60,7 @@ class Settlement:
     def count(self) -> None:
         """Count the lives that have ended, and the failed attempts, of each topic."""
         for topic, some in self.topics.items():
-            (topic.base or topic).ended_count += len(some)
+            (topic.base or topic).ended_count += count_of(some)
         for item, rewrite in zip(self.items, self.rewrites or (), strict=False):
             if rewrite is not None:
                 topic = item.topic.base or item.topic
@@ -97,8 +108,8 @@ class Settlements:
     ) -> None:
         """Write the ends of these leases in the next transaction; `completion` expects each item.
 
-        `outcome` is the reason for the deletion of items if `rewrites` is None. Items of serial topics that come back
-        take those behind them in their runs along.
+        `outcome` is the reason for the deletion of items if `rewrites` is None; otherwise no item is a bundle. Items of
+        serial topics that come back take those behind them in their runs along.
         """
         if rewrites is not None and any(len(item.topic.run) > 1 for item in items):
             items, rewrites = self._with_runs(items, rewrites)
@@ -179,9 +190,10 @@ class Settlements:
             self._leases.end([item])
             item.holder = None
         if item.claim is not None and not item.claim.is_ahead:
-            self.settle([item], [_released(item)])
+            items = self._index.ones([item])
+            self.settle(items, [_released(one) for one in items])
             return True
-        del self._index.leases[item.key]
+        self._index.end_leases([item])
         self._journal.leave([item])
         self._index.make_ready(item.topic, [item], item.phase)
         return False
@@ -189,8 +201,7 @@ class Settlements:
     def unclaim_all(self, topic: ShardTopic, items: list[ShardItem]) -> bool:
         """Do the same for prefetched items of one topic."""
         ahead = [item for item in items if item.is_claimed_ahead]
-        for item in ahead:
-            del self._index.leases[item.key]
+        self._index.end_leases(ahead)
         self._journal.leave(ahead)
         self._index.make_ready(topic, ahead, Phase.PREFETCHED)
         for item in items:
@@ -338,7 +349,7 @@ class Settling(Operation):
     def write(self, transaction: Transaction, now: Now) -> None:
         for settlement in self._settlements:
             if settlement.rewrites is None:
-                transaction.deletes += [item.key for item in settlement.items]
+                transaction.deletes += keys_of(settlement.items)
                 continue
             rewrites = [rewrite for rewrite in settlement.rewrites if rewrite is not None]
             transaction.rewrites += rewrites
@@ -354,8 +365,7 @@ class Settling(Operation):
         for settlement in self._settlements:
             self._journal.leave(settlement.items)
             settlement.count()
-            for item in settlement.items:
-                del leases[item.key]
+            self._index.end_leases(settlement.items)
             for topic, some in settlement.topics.items():
                 move_all(topic, some, Phase.SETTLING, Phase.GONE)
                 if topic.run and not topic.has_run_out:
@@ -425,5 +435,5 @@ def _take(waiting: deque[Settlement], items_max: int) -> list[Settlement]:
     while waiting and count < items_max:
         settlement = waiting.popleft()
         taken.append(settlement)
-        count += len(settlement.items)
+        count += count_of(settlement.items)
     return taken

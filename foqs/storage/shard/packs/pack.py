@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from foqs.model.failures import with_entry
-from foqs.model.item import ShardItem
+from foqs.model.item import ShardItem, keys_of, sort_keys_of
 from foqs.shard.port import ItemRow, Rewrite, Transaction
 from foqs.storage.shard.formats import pack_items, packed_starts, unpack_item
 
@@ -25,22 +25,26 @@ class Pack:
         """`items` are in their order; `born_ms` is a time of the steady clock."""
         self.id = pack_id
         self.contents = pack_items(items)
-        self.keys = [item.key for item in items]
+        self.keys = keys_of(items)
         """Keys of all its items, including those that have left it."""
         self.first_key = min(self.keys)
         self.last_key = max(self.keys)
-        self.sort_keys = [item.sort_key for item in items]
-        self.left_count = len(items)
+        self.sort_keys = sort_keys_of(items)
+        self.left_count = len(self.keys)
         """Items that have not left it."""
         self.size_bytes = size_bytes
         """The bytes that it counts for in the bounds on memory."""
         self.born_ms = born_ms
-        self.expires_at = array("q", [item.expires_at for item in items])
+        self.expires_at = array("q")
+        for item in items:
+            self.expires_at.extend([item.expires_at] * item.count)
         self.expires_first_ms = min(self.expires_at)
         """A time before which no remaining item expires."""
         self._starts = packed_starts(items)
         """The start of each item in the contents."""
-        self._topic_of = [item.topic.number for item in items]
+        self._topic_of = list[int]()
+        for item in items:
+            self._topic_of += [item.topic.number] * item.count
         self._by_topic: dict[int, list[int]] = {}
         """Sort keys by topic, made on the first use, and again when half of the items have left the pack since."""
         self._listed_count = 0

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from foqs.model import limits, order
 from foqs.model.calls import NO_CONTENT, ItemState
-from foqs.model.item import ShardItem
+from foqs.model.item import ShardItem, count_of, singles
 from foqs.shard.port import FetchedRow, ItemRow, Refill, Rewrite, Transaction, TransactionResult
 from foqs.storage.shard.export_pages import Cell, ExportCriteria, KeyPage, without_contents
 from foqs.storage.shard.packs.budget import PackBudget
@@ -188,7 +188,8 @@ class PackIndex:
         packs = self._packs_to_empty(now_ms)
         if self._has_failed or (oldest := next(packs, None)) is None:
             return
-        come_count = len(transaction.inserts) + len(transaction.inserts_placed) + len(transaction.inserts_short_lived)
+        come_count = len(transaction.inserts) + len(transaction.inserts_placed)
+        come_count += count_of(transaction.inserts_short_lived)
         count = min((come_count + len(transaction.deletes)) // PROMOTE_OLD_RATIO, PROMOTE_OLD_ITEMS_MAX)
         if now_ms >= self._paused_until_ms:
             count = max(count, PROMOTE_OLD_ITEMS)
@@ -217,16 +218,19 @@ class PackIndex:
         """Pack small items that are likely to be deleted soon, if they are enough; the rest gets rows."""
         transaction = plan.transaction
         young = transaction.inserts_short_lived
-        if len(young) < PACK_ITEMS_MIN or self._is_full:
-            plan.inserts = [*transaction.inserts, *young] if young else transaction.inserts
+        if count_of(young) < PACK_ITEMS_MIN or self._is_full:
+            plan.inserts = [*transaction.inserts, *[one for item in young for one in singles(item)]]
             return
         rows = list(transaction.inserts)
         packable: list[ShardItem] = []
         for item in young:
-            is_small = limits.PACKED_ITEM_BYTES + item.size_bytes <= PACK_ITEM_BYTES_MAX
-            (packable if is_small and item.due_at <= item.enqueued_at else rows).append(item)
-        if len(packable) < PACK_ITEMS_MIN:
-            rows += packable
+            is_small = limits.PACKED_ITEM_BYTES + item.item_bytes_max <= PACK_ITEM_BYTES_MAX
+            if is_small and item.due_at <= item.enqueued_at:
+                packable.append(item)
+            else:
+                rows += singles(item)
+        if count_of(packable) < PACK_ITEMS_MIN:
+            rows += [one for item in packable for one in singles(item)]
             packable = []
         plan.inserts = rows
         # Equally urgent items are deleted at about the same time, and a pack deleted as a whole needs no tombstone.
@@ -235,7 +239,7 @@ class PackIndex:
         for items, size_bytes in _parts(packable):
             pack_id += 1
             plan.packs_new.append(Pack(pack_id, items, size_bytes, transaction.steady_ms))
-        plan.packed_count = len(packable)
+        plan.packed_count = count_of(packable)
 
     @property
     def _is_full(self) -> bool:
@@ -386,7 +390,11 @@ def _parts(items: list[ShardItem]) -> Iterator[tuple[list[ShardItem], int]]:
     """Split the items into parts for one pack each, and yield each part with its size in memory."""
     first = size_bytes = 0
     for end, item in enumerate(items, start=1):
-        size_bytes += limits.PACKED_ITEM_BYTES + item.size_bytes
+        more_bytes = item.count * limits.PACKED_ITEM_BYTES + item.size_bytes
+        if item.count > 1 and size_bytes and size_bytes + more_bytes > PACK_BYTES_MAX:
+            yield items[first : end - 1], size_bytes
+            first, size_bytes = end - 1, 0
+        size_bytes += more_bytes
         if size_bytes >= PACK_BYTES_MAX or end == len(items):
             yield items[first:end], size_bytes
             first, size_bytes = end, 0

@@ -1,0 +1,105 @@
+"""Enqueue calls that are cut by kinds of items are read as any other call is."""
+
+from __future__ import annotations
+
+from struct import pack
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foqs.wire import codec as wire
+from foqs.wire.codec import Codec, UnreadableCallError, structs
+from foqs.wire.frames import FrameError
+from foqs.wire.item_batch import KINDS_MAX, ItemBatch, cut_batch
+
+TEXTS = st.sampled_from(["t", "u", "ü", "t" * 255, ""])
+ITEMS = st.builds(
+    structs.NewItem,
+    topic=TEXTS,
+    payload=st.binary(max_size=40),
+    priority=st.sampled_from([0, 1, -1, None]),
+    ttl_ms=st.sampled_from([None, 5]),
+    metadata=st.sampled_from([None, b"", b"m"]),
+    dedup_id=st.sampled_from([None, None, "d"]),
+    trace_context=st.sampled_from([None, "x"]),
+)
+REQUESTS = st.builds(
+    structs.EnqueueRequest,
+    namespace_name=TEXTS,
+    items=st.lists(ITEMS, max_size=12),
+    bulk=st.booleans(),
+    job_id=st.sampled_from([None, "j"]),
+)
+
+
+def call(*items: Any) -> bytes:
+    return Codec().encode_call("enqueue", structs.EnqueueRequest("n", list(items)), 7)[wire.LENGTH_BYTES :]
+
+
+def read(message: bytes) -> object:
+    try:
+        method, seqid, request, count = Codec().decode_call(message)
+    except (FrameError, UnreadableCallError) as error:
+        return type(error), str(error), getattr(error, "response", None)
+    items = None if request is None or request.items is None else list(request.items)
+    return method, seqid, None if request is None else {**vars(request), "items": items}, count
+
+
+def read_as_a_whole(message: bytes) -> object:
+    with patch.object(wire, "cut_batch", lambda message: None):
+        return read(message)
+
+
+@given(REQUESTS)
+def test_a_call_is_read_as_it_was_sent(request: Any) -> None:
+    message = Codec().encode_call("enqueue", request, 7)[wire.LENGTH_BYTES :]
+    assert read(message) == read_as_a_whole(message)
+
+
+@settings(max_examples=400)
+@given(REQUESTS, st.data())
+def test_a_damaged_call_is_read_or_refused_as_any_other(request: Any, data: st.DataObject) -> None:
+    message = bytearray(Codec().encode_call("enqueue", request, 7)[wire.LENGTH_BYTES :])
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(message) - 1))
+        kind = data.draw(st.sampled_from(["set", "cut", "insert", "repeat"]))
+        if kind == "set":
+            message[at] = data.draw(st.sampled_from([0, 1, 2, 8, 10, 11, 12, 13, 15, 0x7F, 0xFF]))
+        elif kind == "cut":
+            del message[at : at + data.draw(st.integers(1, 9))]
+        elif kind == "insert":
+            message[at:at] = bytes([data.draw(st.integers(0, 15))])
+        else:
+            message[at:at] = message[at : at + data.draw(st.integers(1, 60))]
+        if not message:
+            return
+    assert read(bytes(message)) == read_as_a_whole(bytes(message))
+
+
+def test_one_item_of_each_kind_is_decoded() -> None:
+    items = [structs.NewItem("t", bytes(at), at % 3) for at in range(30)]
+    cut = cut_batch(call(*items))
+    assert cut is not None
+    assert (cut.items_count, len(cut.payloads)) == (30, 3)
+    assert len(cut.message) < len(call(*items)) / 5
+    batch = Codec().decode_call(call(*items))[2].items
+    assert isinstance(batch, ItemBatch)
+    assert [(item.payload, item.priority) for item in batch] == [(bytes(at), at % 3) for at in range(30)]
+    assert batch[4].payload == bytes(4)
+    assert [item.priority for item in batch[1:3]] == [1, 2]
+
+
+def test_many_kinds_and_lone_items_are_read_as_a_whole() -> None:
+    assert cut_batch(call(*[structs.NewItem("t", b"", at) for at in range(KINDS_MAX + 1)])) is None
+    assert cut_batch(call(structs.NewItem("t", b""))) is None
+
+
+@pytest.mark.parametrize("again", [b"\x0b\0\2" + pack("!I", 1) + b"y", b"\x0b\0\1" + pack("!I", 1) + b"u"])
+def test_an_item_that_names_its_topic_or_payload_twice_is_read_as_a_whole(again: bytes) -> None:
+    head, middle = call(structs.NewItem("t", b"x"), structs.NewItem("t", b"x")), b"\x0b\0\2" + pack("!I", 1) + b"x"
+    message = head.replace(middle, middle + again)
+    assert cut_batch(message) is None
+    assert read(message) == read_as_a_whole(message)
