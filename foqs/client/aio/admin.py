@@ -9,6 +9,7 @@ from foqs.client.aio.admin_access import AsyncAccessVerbs
 from foqs.client.aio.admin_consumers import AsyncConsumerVerbs
 from foqs.client.aio.admin_groups import AsyncGroupVerbs
 from foqs.client.aio.admin_items import AsyncItemVerbs
+from foqs.client.aio.admin_jobs import AsyncBulkVerbs
 from foqs.client.aio.admin_namespaces import AsyncNamespaceVerbs
 from foqs.client.aio.admin_rates import AsyncRateVerbs
 from foqs.client.durations import time_ms
@@ -24,7 +25,13 @@ from foqs.model.jobs import Job, JobPage, JobState
 
 
 class AsyncAdminClient(
-    AsyncNamespaceVerbs, AsyncGroupVerbs, AsyncItemVerbs, AsyncConsumerVerbs, AsyncRateVerbs, AsyncAccessVerbs
+    AsyncNamespaceVerbs,
+    AsyncGroupVerbs,
+    AsyncItemVerbs,
+    AsyncConsumerVerbs,
+    AsyncBulkVerbs,
+    AsyncRateVerbs,
+    AsyncAccessVerbs,
 ):
     """A client of service FoqsAdmin for one event loop, used by operators and by tests to set up namespaces.
 

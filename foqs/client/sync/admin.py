@@ -11,6 +11,7 @@ from foqs.client.sync.admin_access import AccessVerbs
 from foqs.client.sync.admin_consumers import ConsumerVerbs
 from foqs.client.sync.admin_groups import GroupVerbs
 from foqs.client.sync.admin_items import ItemVerbs
+from foqs.client.sync.admin_jobs import BulkVerbs
 from foqs.client.sync.admin_namespaces import NamespaceVerbs
 from foqs.client.sync.admin_rates import RateVerbs
 from foqs.model.audit import AuditFilter, AuditPage
@@ -24,7 +25,15 @@ from foqs.model.cluster_calls import ClusterHost
 from foqs.model.jobs import Job, JobPage, JobState
 
 
-class AdminClient(NamespaceVerbs, GroupVerbs, ItemVerbs, ConsumerVerbs, RateVerbs, AccessVerbs):
+class AdminClient(
+    NamespaceVerbs,
+    GroupVerbs,
+    ItemVerbs,
+    ConsumerVerbs,
+    BulkVerbs,
+    RateVerbs,
+    AccessVerbs,
+):
     """A blocking client of service FoqsAdmin, used by operators and by tests to set up namespaces.
 
     Its arguments, errors, deadlines and return_errors are those of `Client`.
