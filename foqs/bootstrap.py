@@ -239,17 +239,12 @@ class Host(Service):
         await self._namespaces.start()
         await self._follower.start()
         check_is_guarded(self._config, self.access.snapshot.mode)
-        await self._jobs.start()
-        await self._quotas.start()
-        await self._permit_asks.start()
-        await self._audit.start()
+        for part in (self._jobs, self._quotas, self._permit_asks, self._audit):
+            await part.start()
         if self._event_log is not None:
             await self._event_log.start()
-        await self._sharing.start()
-        await self._group_purge.start()
-        await self._group_copier.start()
-        await self._bulk_walker.start()
-        await self._server.start()
+        for service in (self._sharing, self._group_purge, self._group_copier, self._bulk_walker, self._server):
+            await service.start()
         self._membership.advertise(self._advertised(), self._peer_advertised())
 
     def _join(self, meta: MetaStore) -> None:

@@ -131,11 +131,11 @@ async def _leased(host: RunningHost) -> str:
 @pytest.mark.parametrize(
     ("trace", "files_max", "returns_max"),
     [
-        (_enqueue, 41, 50),
-        (_enqueue_for_a_waiting_consumer, 55, 124),  # Two calls, and between them the dispatcher.
-        (_dequeue, 33, 44),
-        (_ack, 32, 34),
-        (_nack_with_delay, 34, 41),
+        (_enqueue, 43, 66),
+        (_enqueue_for_a_waiting_consumer, 58, 158),  # Two calls, and between them the dispatcher.
+        (_dequeue, 35, 46),
+        (_ack, 34, 38),
+        (_nack_with_delay, 36, 46),
     ],
 )
 async def test_a_call_passes_through_few_files_and_seldom_comes_back_to_one(
