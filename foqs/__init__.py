@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from foqs.model.access import AccessGrant, AccessMode, RefusalRow
     from foqs.model.access_calls import AccessCertificate, AccessPrincipal, AccessState, AccessToken, NewToken
     from foqs.model.audit import AuditPage, AuditRecord
+    from foqs.model.bulk_work import BulkAction, BulkState, BulkWork
     from foqs.model.calls import (
         ClusterShard,
         DeadLettersResult,
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from foqs.model.event_history import History, HistoryRow
     from foqs.model.groups import TopicGroup
     from foqs.model.holder import ConsumerRow, ReleaseResult
+    from foqs.model.item_filter import ItemFilter
     from foqs.model.jobs import Job, JobPage, JobState
     from foqs.model.namespace import DedupScope, DedupWhenAway, Namespace, NamespaceSettings
     from foqs.model.policy import TopicPolicyEntry, TriState
@@ -96,6 +98,7 @@ _HOME = {
     "foqs.client.worker_core": ("CutOffError",),
     "foqs.model.access": ("AccessGrant", "AccessMode", "RefusalRow"),
     "foqs.model.access_calls": ("AccessCertificate", "AccessPrincipal", "AccessState", "AccessToken", "NewToken"),
+    "foqs.model.bulk_work": ("BulkAction", "BulkState", "BulkWork"),
     "foqs.model.calls": (
         "ClusterShard",
         "DeadLettersResult",
@@ -138,6 +141,7 @@ _HOME = {
     "foqs.model.event_history": ("History", "HistoryRow"),
     "foqs.model.groups": ("TopicGroup",),
     "foqs.model.holder": ("ConsumerRow", "ReleaseResult"),
+    "foqs.model.item_filter": ("ItemFilter",),
     "foqs.model.jobs": ("Job", "JobPage", "JobState"),
     "foqs.model.topic_rates": ("RateOrder", "RatesPage", "TopicRates"),
     "foqs.model.namespace": ("DedupScope", "DedupWhenAway", "Namespace", "NamespaceSettings"),
@@ -164,6 +168,9 @@ __all__ = [
     "AuditPage",
     "AuditRecord",
     "BatchError",
+    "BulkAction",
+    "BulkState",
+    "BulkWork",
     "Client",
     "ClientClosedError",
     "ClusterHost",
@@ -194,6 +201,7 @@ __all__ = [
     "InvalidArgumentError",
     "Item",
     "ItemFailure",
+    "ItemFilter",
     "ItemState",
     "Job",
     "JobPage",

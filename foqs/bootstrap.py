@@ -37,6 +37,7 @@ from foqs.host.metrics.gauges import OF_ACCESS, OF_AUDIT, OF_EVENT_LOG, OF_HOST,
 from foqs.host.metrics.rates import Rates
 from foqs.host.registry.censuses import Censuses
 from foqs.host.registry.group_calls import GroupCalls
+from foqs.host.registry.kept_gates import SlotGates
 from foqs.host.registry.known_slots import Slots
 from foqs.host.registry.namespace_calls import NamespaceCalls
 from foqs.host.registry.namespaces import Namespaces
@@ -46,6 +47,9 @@ from foqs.host.shards.shards import Shards
 from foqs.host.shards.waiting import Waiting
 from foqs.host.verbs.access_verbs import AccessVerbs
 from foqs.host.verbs.audit_list import AuditList
+from foqs.host.verbs.bulk_acts import BulkActs
+from foqs.host.verbs.bulk_calls import BulkCalls
+from foqs.host.verbs.bulk_walker import BulkWalker
 from foqs.host.verbs.consumer_verbs import ConsumerVerbs
 from foqs.host.verbs.dedup_calls import DedupCalls
 from foqs.host.verbs.dequeues import Dequeues
@@ -144,7 +148,7 @@ class Host(Service):
         on_events, gates = self._dispatcher.on_events, self._slot_moves.gates
         self._inspection = Inspection(self._namespaces, self._shards, self._waiting, on_events, slices, pages, gates)
         self._exports = Exports(self._namespaces, self._shards, pages, slices, parts.wall_ms)
-        self._group_purge = self._make_group_purge()
+        self._group_purge, self._bulk_walker = self._make_group_purge(), self._make_bulk_walker(gates)
         self._group_copier = GroupCopier(self._namespaces, self._shards, self._exports, self._waiting, self._loop.time)
         self._quotas, self._depths = self._make_quotas(), Depths(self._namespaces.settings, self._shards.owned)
         self._permit_asks = PermitAsks(self._meta.permits, self._dispatcher, self._loop.time)
@@ -244,6 +248,7 @@ class Host(Service):
         await self._sharing.start()
         await self._group_purge.start()
         await self._group_copier.start()
+        await self._bulk_walker.start()
         await self._server.start()
         self._membership.advertise(self._advertised(), self._peer_advertised())
 
@@ -270,6 +275,7 @@ class Host(Service):
     async def _stop(self) -> None:
         await self._server.stop()
         await self._routing.stop()
+        await self._bulk_walker.stop()
         await self._group_copier.stop()
         await self._group_purge.stop()
         await self._namespace_calls.stop()
@@ -415,6 +421,10 @@ class Host(Service):
         calls = GroupCalls(self._namespaces, self._namespace_calls)
         return GroupPurge(self._namespaces, self._shards, self._exports, self._inspection, calls, self._loop.time)
 
+    def _make_bulk_walker(self, gates: SlotGates) -> BulkWalker:
+        acts = BulkActs(self._namespaces, self._shards, self._inspection, gates)
+        return BulkWalker(self._namespaces, self._shards, self._exports, acts, self._loop.time)
+
     def _make_quotas(self) -> Quotas:
         return Quotas(
             self._meta.quotas,
@@ -460,6 +470,7 @@ class Host(Service):
                 NamespaceVerbs(namespaces, self._namespace_calls, self._follower.refresh),
                 GroupVerbs(namespaces, group_calls),
                 DedupCalls(namespaces, placement, self._waiting), JobCalls(namespaces, self._jobs),
+                BulkCalls(namespaces, self._parts.wall_ms),
                 ShardCalls(namespaces, shards, self._slots, self._waiting, self._sharing.tiers_of, places),
                 StatusOfHost(host_name, shards, self._is_draining, self._peer_advertised),
                 AuditList(namespaces.access_calls.run),

@@ -1123,7 +1123,78 @@ struct DeadLettersResponse {
   4: optional string next_page_token
 }
 
-enum JobState { RUNNING = 0, SUCCEEDED = 1, FAILED = 2 }
+/** PAUSED and CANCELLED are of bulk jobs alone. */
+enum JobState { RUNNING = 0, SUCCEEDED = 1, FAILED = 2, PAUSED = 3, CANCELLED = 4 }
+
+/** Items by what is stored of them: an item matches if it has all that is given. Texts and bytes match anywhere in theirs. */
+struct ItemFilter {
+  /** Up to 100 topics, with all their keys; not beside topic_prefix. */
+  1: optional list<string> topics,
+  2: optional string topic_prefix,
+  /** Any of these. Absent means DEAD for REDRIVE, and all but LEASED for other actions. */
+  3: optional list<ItemState> states,
+  /** From this time on, in ms since the epoch. */
+  4: optional i64 enqueued_after_ms,
+  /** Before this time. */
+  5: optional i64 enqueued_before_ms,
+  /** Dead letters that died from this time on. */
+  6: optional i64 died_after_ms,
+  7: optional i64 died_before_ms,
+  8: optional i32 priority_min,
+  9: optional i32 priority_max,
+  /** Failed attempts, which is what StoredItem shows. */
+  10: optional i32 attempts_min,
+  11: optional i32 attempts_max,
+  /** In the reason of a dead letter, or in the reason of a failure that the item keeps. Up to 500 bytes. */
+  12: optional string error_contains,
+  /** Needs READ, like payload_contains. Up to 1,024 bytes. */
+  13: optional binary metadata_contains,
+  /** Reads the payloads of all items that match otherwise, which takes longer. Up to 1,024 bytes. */
+  14: optional binary payload_contains,
+  /** Delayed items that become ready at exactly this time. */
+  16: optional i64 deliver_after_ms,
+  /** Up to 1,000 ids. */
+  17: optional list<string> ids
+}
+
+/** UNDO buries again what a job has redriven with a deliver_after_ms that is not over. */
+enum BulkAction { COUNT = 0, DELETE = 1, REDRIVE = 2, UNDO = 7 }
+
+/** What a bulk job does to all items that match. */
+struct BulkWork {
+  1: ItemFilter filter,
+  2: BulkAction action,
+  /** REDRIVE only: the items are delayed until this time, and UNDO is possible up to it. The job can move it by some ms. */
+  3: optional i64 deliver_after_ms,
+  /** The most items that may be changed; the job pauses if more match. Absent or 0 for no limit. */
+  6: optional i64 items_max,
+  /** UNDO only: the id of the job. The filter is that job's then, and stays empty here. */
+  9: optional string undoes
+}
+
+/** The work of a bulk job, as the owners of the shards report it every 2 s. */
+struct BulkState {
+  1: BulkWork work,
+  /** Items of the wanted topics and states that were looked at, and how many of these the shards had when they began. */
+  2: i64 examined,
+  /** Items that matched: done, skipped, failed and, for a moment, in work. */
+  3: i64 matched,
+  /** Items that were changed; 0 for COUNT. */
+  4: i64 done,
+  /** Items that matched and could not be changed, such as at-most-once items, or that had changed meanwhile. */
+  5: i64 skipped,
+  6: i64 failed,
+  /** Why the job has paused by itself, or why a shard does not go on. */
+  7: string error,
+  8: i64 of_items,
+  /** Shards whose part waits, because nobody serves them. */
+  9: list<i32> waiting_shards,
+  /** True if a host died in the midst: items that it had possibly changed count as done if they do not match any more. */
+  10: bool is_recounted,
+  /** Shards that have ended their part, of this many. */
+  13: i32 shards_done,
+  14: i32 shards
+}
 
 /** The record of a load that comes in many calls, possibly from many clients and to many hosts. */
 struct Job {
@@ -1133,7 +1204,7 @@ struct Job {
   3: i64 created_at_ms,
   /** The time of the last update or count. The record is kept for 30 days after it. */
   4: i64 updated_at_ms,
-  /** What the client of the job says. A host never changes it. */
+  /** What the client of the job says. Hosts change it only for bulk jobs and copies for groups, which they do. */
   5: JobState state,
   /** What all calls of the job together may enqueue, whatever hosts they go to; 0 for no limit. */
   6: i64 items_per_second_max,
@@ -1146,7 +1217,9 @@ struct Job {
   /** What the client of the job tells at its end. */
   10: i64 rows_count,
   /** A text for people, up to 4 KiB of UTF-8. */
-  11: string detail
+  11: string detail,
+  /** Only of a bulk job, and not from listJobs. */
+  12: optional BulkState bulk
 }
 
 /**
@@ -1154,7 +1227,24 @@ struct Job {
  * that ended first is deleted; INVALID_ARGUMENT says that all of them run.
  */
 struct CreateJobRequest { 1: required string namespace_name, 2: required string id, 3: i64 items_per_second_max = 0, 4: string detail = "" }
-/** Changes what is given. A new rate holds on every host within 2 s. Calls may name a job whose state is not RUNNING. */
+/**
+ * Makes a job that hosts do: they count, delete or redrive all stored items that match, each shard by its owner, beside
+ * all other work. Items that are stored when a shard begins are looked at once. OVERLOADED says that too many bulk jobs
+ * run: 10 in a namespace, 100 in a cluster.
+ */
+struct CreateBulkJobRequest {
+  1: required string namespace_name,
+  /** `bulk-` and 20 hex digits, by chance. */
+  2: required string id,
+  /** Items of all hosts together; 0 for 500 in REDRIVE, and for 2,000 a shard in other actions but COUNT. */
+  3: i64 items_per_second_max = 0,
+  4: string detail = "",
+  5: required BulkWork bulk
+}
+/**
+ * Changes what is given. A new rate holds on every host within 2 s. Calls may name a job whose state is not RUNNING. A
+ * bulk job can be set to PAUSED, RUNNING again, and CANCELLED, which hosts follow within 2 s, and needs ALTER for it.
+ */
 struct UpdateJobRequest {
   1: required string namespace_name,
   2: required string id,
@@ -1525,6 +1615,7 @@ service FoqsAdmin {
   DeadLettersResponse redriveDeadLetters(1: RedriveDeadLettersRequest request) throws (1: FoqsError error)
   DeadLettersResponse purgeDeadLetters(1: PurgeDeadLettersRequest request) throws (1: FoqsError error)
   Job createJob(1: CreateJobRequest request) throws (1: FoqsError error)
+  Job createBulkJob(1: CreateBulkJobRequest request) throws (1: FoqsError error)
   Job updateJob(1: UpdateJobRequest request) throws (1: FoqsError error)
   Job getJob(1: GetJobRequest request) throws (1: FoqsError error)
   ListJobsResponse listJobs(1: ListJobsRequest request) throws (1: FoqsError error)

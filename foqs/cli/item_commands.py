@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from foqs.cli import bulk_commands
 from foqs.cli.group_commands import group_option, key_options
 from foqs.cli.numbers import WholeNumber
 from foqs.cli.output import Exit, leave, note, plain, report_failures, time_of
@@ -30,7 +31,7 @@ def _page_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.group()
 def item() -> None:
-    """Show items and delete them."""
+    """Show items, delete them, and redrive dead letters."""
 
 
 @item.command()
@@ -155,18 +156,8 @@ def get(remote: Remote, namespace: str, item_id: str) -> None:
     remote.output.table(["KEY", "VALUE"], rows)
 
 
-@item.command()
-@click.argument("namespace")
-@click.argument("ids", nargs=-1, required=True, metavar="ID...")
-@remote_command
-@confirmed()
-def delete(remote: Remote, namespace: str, ids: tuple[str, ...]) -> None:
-    """Delete items, in any state."""
-    with remote.admin() as admin:
-        errors = admin.delete_items(namespace, ids, return_errors=True)
-    remote.output.document({"errors": errors})
-    note(f"deleted {len(ids) - len(errors)}")
-    report_failures(ids, errors)
+item.add_command(bulk_commands.delete)
+item.add_command(bulk_commands.redrive)
 
 
 @click.group("dead-letter")

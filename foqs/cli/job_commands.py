@@ -79,7 +79,7 @@ def jobs(remote: Remote, namespace: str, limit: int, watch: bool) -> None:
 )
 @click.option(
     "--state",
-    type=click.Choice([state.name.lower() for state in JobState]),
+    type=click.Choice(["running", "succeeded", "failed"]),
     help="The final state of a job that could not report it itself.",
 )
 @click.option("--detail", help="A text for people.")

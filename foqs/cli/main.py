@@ -55,8 +55,11 @@ _COMMANDS = {
     ),
     "ack": _Place("queue_commands", "ack", "Delete delivered items: they never come back."),
     "nack": _Place("queue_commands", "nack", "Give delivered items back as failed attempts."),
-    "item": _Place("item_commands", "item", "Show items and delete them."),
+    "item": _Place("item_commands", "item", "Show items, delete them, and redrive dead letters."),
     "dead-letter": _Place("item_commands", "dead_letter", "Show dead letters, make them ready again, or delete them."),
+    "job": _Place(
+        "bulk_commands", "job", "Show, pause, resume, cancel and undo the jobs that hosts do; list all jobs."
+    ),
     "dedup": _Place("dedup_commands", "dedup", "Make dedup ids free before their time."),
     "host-status": _Place("host_status", "host_status", "Show the host that answers, and the shards it serves."),
     "hosts": _Place("hosts", "hosts", "List the hosts that live, or check that they serve every shard."),

@@ -7,6 +7,7 @@ from dataclasses import fields
 from datetime import timedelta
 from typing import Any
 
+from foqs.client.bulk_jobs import bulk_request, bulk_state
 from foqs.client.checks import check_many
 from foqs.client.client_errors import error_from_wire
 from foqs.client.durations import duration_ms
@@ -16,6 +17,7 @@ from foqs.client.retry import Repeat
 from foqs.model import limits
 from foqs.model.access import AccessGrant
 from foqs.model.audit import AuditFilter, AuditPage, AuditRecord
+from foqs.model.bulk_work import BulkWork
 from foqs.model.calls import (
     ClusterShard,
     DeadLettersResult,
@@ -256,6 +258,13 @@ def update_job(
     return _job_call(terms, Call("updateJob", request, Repeat.ALWAYS))
 
 
+def create_bulk_job(
+    terms: Terms, namespace: str, job_id: str, work: BulkWork, items_per_second_max: int, detail: str
+) -> Flow[Job]:
+    request = bulk_request(namespace, job_id, work, items_per_second_max, detail)
+    return _job_call(terms, Call("createBulkJob", request, Repeat.UNLESS_UNKNOWN))
+
+
 def get_job(terms: Terms, namespace: str, job_id: str) -> Flow[Job]:
     request = wire.structs.GetJobRequest(namespace_name=namespace, id=job_id)
     return _job_call(terms, Call("getJob", request, Repeat.READ))
@@ -359,6 +368,8 @@ def _job(w: Any) -> Job:
     values = {field.name: value for field in fields(Job) if (value := getattr(w, field.name)) is not None}
     # A newer host can send an unknown state, which also means that the job has ended.
     values["state"] = JobState(w.state) if w.state in frozenset(JobState) else JobState.FAILED
+    if w.bulk is not None:
+        values["bulk"] = bulk_state(w.bulk)
     return Job(**values)
 
 

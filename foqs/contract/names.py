@@ -136,6 +136,15 @@ FIELDS: Mapping[str, Mapping[str, Checked]] = {
     ),
     # Jobs and exports.
     "CreateJobRequest": _fields(NAMESPACE="namespace_name", INSIDE="id", CONTENT="items_per_second_max detail"),
+    "CreateBulkJobRequest": _fields(
+        NAMESPACE="namespace_name", INSIDE="id", CONTENT="items_per_second_max detail bulk"
+    ),
+    "BulkWork": _fields(INSIDE="undoes", CONTENT="filter action deliver_after_ms items_max"),
+    "ItemFilter": _fields(
+        INSIDE="topics topic_prefix ids",
+        CONTENT="states enqueued_after_ms enqueued_before_ms died_after_ms died_before_ms priority_min priority_max"
+        " attempts_min attempts_max error_contains metadata_contains payload_contains deliver_after_ms",
+    ),
     "UpdateJobRequest": _fields(
         NAMESPACE="namespace_name", INSIDE="id", CONTENT="state items_per_second_max rows_count detail"
     ),

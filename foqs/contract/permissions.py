@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from foqs.contract.names import FIELDS, Checked
 from foqs.model import ids
+from foqs.model.bulk_work import is_bulk_job
 from foqs.model.calls import CallContext
 from foqs.model.jobs import is_copy_job
 
@@ -100,8 +101,19 @@ def _needed_by(receipts: list[str]) -> Permission:
 
 
 def needed_by_job(request: Any) -> Permission:
-    """Return MANAGE for a job that copies items for a new consumer group, because createGroup has begun it."""
+    """Return MANAGE for a job that copies items for a new consumer group, because createGroup has begun it, and ALTER
+    for a bulk job, as createBulkJob needs it.
+    """
+    if is_bulk_job(request.id):
+        return Permission.ALTER
     return Permission.MANAGE if is_copy_job(request.id) else NOTHING
+
+
+def needed_by_bulk(request: Any) -> Permission:
+    """Return READ for a filter that looks into payloads or metadata, whose counts are of their contents."""
+    chosen = getattr(request.bulk, "filter", None)
+    given = [getattr(chosen, name, None) for name in ("payload_contains", "metadata_contains")]
+    return Permission.READ if any(one is not None for one in given) else NOTHING
 
 
 def needed_by_recovery(request: Any) -> Permission:

@@ -11,6 +11,7 @@ from foqs.contract import requests as of
 from foqs.contract.permissions import (
     NOTHING,
     Permission,
+    needed_by_bulk,
     needed_by_job,
     needed_by_nacks,
     needed_by_receipts,
@@ -181,6 +182,9 @@ VERBS: dict[str, VerbRow] = {
     "purgeDeadLetters": VerbRow(of.PurgeDeadLettersRequest, calls.DeadLettersResult, Whole.CHOSEN, Permission.ALTER),
     # Jobs and exports.
     "createJob": VerbRow(of.CreateJobRequest, Job, Whole.HERE, Permission.ENQUEUE),
+    "createBulkJob": VerbRow(
+        of.CreateBulkJobRequest, Job, Whole.HERE, Permission.ALTER, needs_also=needed_by_bulk
+    ),
     "updateJob": VerbRow(of.UpdateJobRequest, Job, Whole.HERE, Permission.ENQUEUE, needs_also=needed_by_job),
     "getJob": VerbRow(of.GetJobRequest, Job, Whole.HERE, Permission.OBSERVE),
     "listJobs": VerbRow(of.ListJobsRequest, JobPage, Whole.HERE, Permission.OBSERVE, costs="jobs"),

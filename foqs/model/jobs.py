@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from foqs.model import limits
+from foqs.model.bulk_work import BulkState, is_bulk_job
 from foqs.model.errors import InvalidArgumentError, NotFoundError, shown
 
 COPY_ID_BYTES = 10
@@ -16,11 +17,20 @@ _ID = re.compile(rf"[A-Za-z0-9._-]{{1,{limits.JOB_ID_CHARS_MAX}}}", re.ASCII)
 
 
 class JobState(IntEnum):
-    """The state of a job, as its client sets it; a host never changes it."""
+    """The state of a job, as its client sets it. Hosts change that of jobs that hosts do: copies and bulk jobs."""
 
     RUNNING = 0
     SUCCEEDED = 1
     FAILED = 2
+    PAUSED = 3
+    """Only of a bulk job: RUNNING resumes it."""
+    CANCELLED = 4
+    """Only of a bulk job."""
+
+    @property
+    def is_over(self) -> bool:
+        """True if the job has ended for good."""
+        return self not in (JobState.RUNNING, JobState.PAUSED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +39,7 @@ class Job:
 
     updated_at_ms: time of the last update or count.  items_per_second_max: 0 for no limit.
     items_count, duplicates_count, rejected_count: the hosts' counts for the calls that named the job.
-    rows_count: the client's own count at the end of the job.
+    rows_count: the client's own count at the end of the job.  bulk: only of a bulk job, and not in lists.
     """
 
     id: str
@@ -43,6 +53,7 @@ class Job:
     rejected_count: int = 0
     rows_count: int = 0
     detail: str = ""
+    bulk: BulkState | None = None
 
 
 @dataclass(slots=True)
@@ -88,7 +99,8 @@ def checked_changes(
     """Return the changes. Raises InvalidArgumentError, which names every field out of its bounds."""
     problems = []
     if state is not None and state not in frozenset(JobState):
-        problems.append(f"state {state!r:.40} is not one of RUNNING (0), SUCCEEDED (1), FAILED (2)")
+        named = ", ".join([f"{known.name} ({known.value})" for known in JobState])
+        problems.append(f"state {state!r:.40} is not one of {named}")
     for name, value, most in (
         ("items_per_second_max", items_per_second_max, limits.JOB_ITEMS_PER_SECOND_MAX),
         ("rows_count", rows_count, limits.NEVER_MS),
@@ -105,6 +117,25 @@ def checked_changes(
         rows_count=rows_count,
         detail=detail,
     )
+
+
+def check_change(job_id: str, before: JobState, changes: JobChanges) -> None:
+    """Raise InvalidArgumentError for a state that a bulk job cannot come to, or that only a bulk job can have."""
+    state = changes.state
+    if state is None:
+        return
+    if not is_bulk_job(job_id):
+        if state in (JobState.PAUSED, JobState.CANCELLED):
+            raise InvalidArgumentError(
+                f"job {job_id} is no bulk job and cannot be {state.name}: SUCCEEDED or FAILED ends it"
+            )
+        return
+    if state in (JobState.SUCCEEDED, JobState.FAILED):
+        raise InvalidArgumentError(
+            f"hosts do bulk job {job_id} and end it: set PAUSED, RUNNING or CANCELLED, not {state.name}"
+        )
+    if before.is_over and state is not before:
+        raise InvalidArgumentError(f"bulk job {job_id} is {before.name} and stays so: make another one")
 
 
 def unknown_job(job_id: str, namespace_name: str) -> NotFoundError:

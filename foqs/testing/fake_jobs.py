@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 from foqs.model import limits
 from foqs.model.errors import AlreadyExistsError, InvalidArgumentError
-from foqs.model.jobs import Job, JobChanges, JobState, unknown_job
+from foqs.model.jobs import Job, JobChanges, unknown_job
 from foqs.model.namespace import Namespace
 from foqs.storage.meta.meta_jobs import JobCounts, JobKey, JobView
 from foqs.testing.fake_meta_tables import JobTables, Reach
@@ -96,7 +96,7 @@ class FakeJobs:
             (list(jobs), limits.JOBS_MAX),
         ):
             if len(mine) >= most:
-                ended = [key for key in mine if jobs[key].state is not JobState.RUNNING]
+                ended = [key for key in mine if jobs[key].state.is_over]
                 if not ended:
                     raise InvalidArgumentError(f"there are {len(mine)} jobs that run, and the limit is {most}")
                 self._forget_job(min(ended, key=lambda key: jobs[key].updated_at_ms))
@@ -105,9 +105,18 @@ class FakeJobs:
         for key in [key for key in self._tables.jobs if key.namespace == namespace]:
             self._forget_job(key)
 
+    def stop_bulk(self, key: JobKey) -> None:
+        """Let a bulk job run no more."""
+        tables = self._tables
+        mine = {job: True for job in tables.bulk_running.get(key.namespace, {}) if job != key.id}
+        others = {number: some for number, some in tables.bulk_running.items() if number != key.namespace}
+        tables.bulk_running = {**others, key.namespace: mine} if mine else others
+
     def _forget_job(self, key: JobKey) -> None:
         tables = self._tables
         del tables.jobs[key]
+        tables.bulk.pop(key, None)
+        self.stop_bulk(key)
         for at in [at for at in tables.hosts if at[0] == key]:
             del tables.hosts[at]
 

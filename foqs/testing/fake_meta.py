@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from foqs.testing.fake_access import FakeAccess
 from foqs.testing.fake_audit import FakeAudit
+from foqs.testing.fake_bulk import FakeBulk
 from foqs.testing.fake_censuses import FakeCensuses, FakeSlots
 from foqs.testing.fake_cluster import FakeCluster, FakeHosts, FakeSecrets, FakeShards
 from foqs.testing.fake_gates import FakeGates
@@ -34,6 +35,7 @@ class FakeMeta:
         self.gates = FakeGates(reach)
         self.policies = FakePolicies(reach, self.censuses)
         self.jobs = FakeJobs(reach)
+        self.bulk = FakeBulk(reach, self.jobs)
         self.access = FakeAccess(reach)
         self.groups = self.group_copies = FakeGroups(reach, self.censuses, self.jobs)
         self.namespaces = FakeNamespaces(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from foqs.model.access import NO_ACCESS_ROWS, AccessRows
 from foqs.model.audit import AuditPlace, AuditRecord
+from foqs.model.bulk_work import BulkPart, BulkWork
 from foqs.model.census import Census, CensusAnswer
 from foqs.model.cluster import HostRow, ShardRow, ShardUse
 from foqs.model.errors import UnknownNamespaceError
@@ -45,12 +46,26 @@ class ClusterTables:
 
 
 @dataclass(slots=True)
+class BulkRecord:
+    """The definition and the parts of a bulk job."""
+
+    work: BulkWork
+    parts: dict[int, BulkPart] = field(default_factory=dict)
+    active_at_ms: dict[int, int] = field(default_factory=dict)
+    """The last mark of each part."""
+    error: str = ""
+
+
+@dataclass(slots=True)
 class JobTables:
     """The committed rows."""
 
     jobs: dict[JobKey, Job] = field(default_factory=dict)
     hosts: dict[tuple[JobKey, str, int], tuple[int, JobCounts]] = field(default_factory=dict)
     """The last active time and the counts of each process of a host; by job, name of the host and its start."""
+    bulk: dict[JobKey, BulkRecord] = field(default_factory=dict)
+    bulk_running: Mapping[int, Mapping[str, bool]] = field(default_factory=dict)
+    """The bulk jobs that run, replaced with every change."""
 
 
 @dataclass(slots=True)

@@ -50,7 +50,7 @@ class FakeNamespaces:
         slots, move = tables.slots, tables.slot_move
         listed = NamespaceList(
             namespaces, censuses, epochs, slots, move, tables.policies, tables.prefix_policies, tables.groups,
-            tables.gates,
+            tables.gates, tables.jobs.bulk_running,
         )  # fmt: skip
         for census, expires_at in list(tables.censuses.values()):
             if expires_at < self._reach().now_ms():

@@ -19,6 +19,7 @@ from foqs.model import calls, limits
 from foqs.model.access import AccessGrant, RefusalRow
 from foqs.model.access_calls import AccessCertificate, AccessPrincipal, AccessToken
 from foqs.model.audit import AuditRecord
+from foqs.model.bulk_work import BulkState, BulkWork
 from foqs.model.calls import CallContext, PositionErrors
 from foqs.model.cluster_calls import ClusterHost
 from foqs.model.delivered import Delivered
@@ -34,6 +35,7 @@ from foqs.model.errors import (
 from foqs.model.event_history import HistoryRow
 from foqs.model.facts import HostTopic, ItemFacts, ShardFacts
 from foqs.model.holder import ConsumerRow
+from foqs.model.item_filter import ItemFilter
 from foqs.model.namespace import NamespaceSettings
 from foqs.model.reasons import Reason, WhyNone
 from foqs.model.topic_rates import TopicRates
@@ -60,6 +62,9 @@ for _cls, _struct in (
     (calls.TopicStats, structs.TopicStats),
     (calls.ExportSplit, structs.ExportSplit),
     (calls.ItemFailure, structs.ItemFailure),
+    (BulkState, structs.BulkState),
+    (BulkWork, structs.BulkWork),
+    (ItemFilter, structs.ItemFilter),
     (AccessGrant, structs.AccessGrant),
     (RefusalRow, structs.RefusedCalls),
     (AccessToken, structs.AccessToken),

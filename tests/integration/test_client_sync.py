@@ -84,6 +84,8 @@ SILENT_CALLS: dict[str, Callable[[foqs.Client, foqs.AdminClient, Any], object]] 
     "delete_namespace": lambda _, admin, within: admin.delete_namespace("ns", **within),
     "recover_namespace": lambda _, admin, within: admin.recover_namespace(1, **within),
     "create_job": lambda _, admin, within: admin.create_job("ns", "job", **within),
+    "create_bulk_job": lambda _, admin, within: admin.create_bulk_job("ns", foqs.BulkAction.COUNT, **within),
+    "undo_bulk_job": lambda _, admin, within: admin.undo_bulk_job("ns", "job", **within),
     "update_job": lambda _, admin, within: admin.update_job("ns", "job", **within),
     "get_job": lambda _, admin, within: admin.get_job("ns", "job", **within),
     "list_jobs": lambda _, admin, within: next(iter(admin.list_jobs("ns", **within))),

@@ -141,12 +141,16 @@ async def _call_the_verbs_on_jobs(client: RawClient) -> None:
     assert (made.response.id, made.response.items_per_second_max, made.response.detail) == ("load-1", 500, "nightly")
     changed = await client.call("updateJob", s.UpdateJobRequest("ns", "load-1", rows_count=7))
     assert (changed.response.rows_count, changed.response.items_per_second_max) == (7, 500)
+    work = s.BulkWork(s.ItemFilter(topics=["t"]), 1, items_max=5)
+    bulk = await client.call("createBulkJob", s.CreateBulkJobRequest("ns", f"bulk-{7:020x}", 9, "why", work))
+    assert (bulk.response.detail, bulk.response.bulk.work.filter.topics, bulk.response.bulk.shards) == ("why", ["t"], 1)
+    assert (bulk.response.bulk.work.action, bulk.response.bulk.work.items_max) == (1, 5)
     got = await client.call("getJob", s.GetJobRequest("ns", "load-1"))
     assert got.response == changed.response
     absent = await client.call("getJob", s.GetJobRequest("ns", "load-2"))
     assert absent.error.code == ErrorCode.NOT_FOUND
     listed = await client.call("listJobs", s.ListJobsRequest("ns"))
-    assert (listed.response.jobs, listed.response.next_page_token) == ([got.response], "")
+    assert (listed.response.jobs, listed.response.next_page_token) == ([bulk.response, got.response], "")
 
 
 async def _call_the_verbs_on_rates(client: RawClient) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 
 from foqs.contract import requests as of
+from foqs.host.verbs.bulk_calls import checked_work
+from foqs.model import limits
 from foqs.model.audit import AuditPage
+from foqs.model.bulk_work import BulkState, check_bulk_id
 from foqs.model.calls import CallContext
 from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, shown
 from foqs.model.jobs import Job, JobPage, check_job_id, checked_changes, unknown_job
@@ -30,6 +33,20 @@ class FakeJobCalls:
             updated_at_ms=at_ms,
             items_per_second_max=request.items_per_second_max,
             detail=request.detail,
+        )
+        return self.jobs[key]
+
+    async def create_bulk_job(self, context: CallContext, request: of.CreateBulkJobRequest) -> Job:
+        key, at_ms = (request.namespace_name, check_bulk_id(request.id)), len(self.jobs) + 1
+        work = checked_work(request.bulk, 0, limits.DELAY_MS_MAX)
+        self.jobs[key] = Job(
+            id=request.id,
+            namespace_name=request.namespace_name,
+            created_at_ms=at_ms,
+            updated_at_ms=at_ms,
+            items_per_second_max=request.items_per_second_max,
+            detail=request.detail,
+            bulk=BulkState(work=work, shards=1),
         )
         return self.jobs[key]
 

@@ -310,7 +310,7 @@ def test_the_method_and_the_namespace_of_every_call_are_known_before_it_is_scann
             assert peek_call(message) == (method.name_bytes, b"jobs")
         else:
             assert peek_call(message_of(method.name, method.request())) == (method.name_bytes, b"")
-    assert named_count == 42
+    assert named_count == 43
 
 
 def test_a_name_that_no_namespace_can_have_is_none() -> None:

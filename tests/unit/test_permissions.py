@@ -168,7 +168,7 @@ def test_each_verb_needs_the_bits_that_the_decision_gives_it() -> None:
         " listJobs listGroups listConsumers getRates getHistory explain",
         "READ": "peekItems getItem listDeadLetters planExport exportItems",
         "ALTER": "deleteItems forgetDedupIds redriveDeadLetters purgeDeadLetters setTopicPolicy setTopicPolicies"
-        " releaseLeases",
+        " releaseLeases createBulkJob",
         "MANAGE": "createNamespace updateNamespace deleteNamespace createGroup deleteGroup",
         "WATCH": "listShards listHosts getHostStatus",
         "OPERATE": "addShard updateShard removeShard ungateSlot recoverNamespace",

@@ -39,7 +39,7 @@ def message_of(frame: bytes) -> bytes:
 
 def test_all_services_are_known_with_what_they_require() -> None:
     assert {m.service for m in METHODS.values()} == {"Foqs", "FoqsAccess", "FoqsAdmin", "FoqsPeer"}
-    assert len(METHODS) == 69
+    assert len(METHODS) == 70
     assert ENQUEUE.required == ("namespace_name", "items")
     assert METHODS["listNamespaces"].required == ()
 

@@ -10,6 +10,7 @@ from foqs.client.aio.admin_consumers import AsyncConsumerVerbs
 from foqs.client.aio.admin_explain import AsyncExplainVerbs
 from foqs.client.aio.admin_groups import AsyncGroupVerbs
 from foqs.client.aio.admin_items import AsyncItemVerbs
+from foqs.client.aio.admin_jobs import AsyncBulkVerbs
 from foqs.client.aio.admin_namespaces import AsyncNamespaceVerbs
 from foqs.client.aio.admin_rates import AsyncRateVerbs
 from foqs.client.durations import time_ms
@@ -30,6 +31,7 @@ class AsyncAdminClient(
     AsyncItemVerbs,
     AsyncConsumerVerbs,
     AsyncExplainVerbs,
+    AsyncBulkVerbs,
     AsyncRateVerbs,
     AsyncAccessVerbs,
 ):

@@ -12,6 +12,7 @@ from foqs.client.sync.admin_consumers import ConsumerVerbs
 from foqs.client.sync.admin_explain import ExplainVerbs
 from foqs.client.sync.admin_groups import GroupVerbs
 from foqs.client.sync.admin_items import ItemVerbs
+from foqs.client.sync.admin_jobs import BulkVerbs
 from foqs.client.sync.admin_namespaces import NamespaceVerbs
 from foqs.client.sync.admin_rates import RateVerbs
 from foqs.model.audit import AuditFilter, AuditPage
@@ -31,6 +32,7 @@ class AdminClient(
     ItemVerbs,
     ConsumerVerbs,
     ExplainVerbs,
+    BulkVerbs,
     RateVerbs,
     AccessVerbs,
 ):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import structlog
@@ -99,6 +99,8 @@ class Namespaces(Service):
         self._restore_id = restore_id
         self.settings = SettingsTable()
         """The settings of namespaces, for shards and the dispatcher."""
+        self.bulk_running: Mapping[int, Mapping[str, bool]] = {}
+        """The bulk jobs that run, by namespace and id."""
         self.number_max = 0
         """The highest number of a namespace that this process has ever seen."""
         self._meta = meta
@@ -235,6 +237,7 @@ class Namespaces(Service):
             view = self._read_view
             self.number_max = max(self.number_max, max(view.by_number, default=0))
             self._conflicts = self._shards.conflicts(view)
+            self.bulk_running = listed.bulk_running
             known = self.settings
             if listed.policies is not known.policies or listed.prefix_policies is not known.prefix_policies:
                 known.replace_policies(listed.policies, listed.prefix_policies)

@@ -29,10 +29,19 @@ class CopyPace:
         """Return True if the next step can begin."""
         return self._free_at_s <= now_s
 
+    def wait_s(self, now_s: float) -> float:
+        """Return the time until the next step can begin."""
+        return self._free_at_s - now_s
+
     def step_items_max(self, items_max: int) -> int:
         """Return the number of items of a step: those of a second, so that a low rate has no long pauses."""
         rate = self.items_per_second
         return max(1, min(items_max, int(rate))) if rate else items_max
+
+    def items_within(self, time_ms: int, items_max: int) -> int:
+        """Return the number of items that the rate has in this time, at least one."""
+        rate = self.items_per_second
+        return max(1, min(items_max, int(rate * time_ms / 1000))) if rate else items_max
 
     def charge(self, items_count: int, now_s: float) -> None:
         """Count the items of a step."""

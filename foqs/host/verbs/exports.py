@@ -20,6 +20,7 @@ from foqs.host.registry.namespaces import Namespaces
 from foqs.host.shards.shards import OwnedShard, Shards
 from foqs.host.verbs.page_reads import PageBudget, Slices, lost, read_parts, stored_item
 from foqs.model import limits
+from foqs.model.bulk_work import BulkWork
 from foqs.model.calls import CallContext, ExportPage, ExportPlan, ExportSplit, ItemState, StoredItem
 from foqs.model.copy_steps import CopyKey, CopyPlace
 from foqs.model.errors import InvalidArgumentError, OverloadedError, UnavailableError, shown
@@ -65,6 +66,14 @@ class _Wanted(NamedTuple):
     states: frozenset[ItemState]
     with_payload: bool
     with_metadata: bool
+
+
+class MatchingRows(NamedTuple):
+    """Items that a filter matches, among those of the wanted topics and lanes up to a key."""
+
+    rows: list[ItemRow]
+    examined_count: int
+    up_to: int
 
 
 class Exports:
@@ -202,6 +211,40 @@ class Exports:
             is_wanted = partial(_is_wanted, shard, namespace.number, wanted)
             rows, up_to = await self._read(owned, shard, lambda: owned.exporter.export_page(criteria, is_wanted))
             return _rows_wanted(rows, criteria, is_wanted), up_to
+
+    async def rows_matching(
+        self,
+        shard: ShardState,
+        namespace: Namespace,
+        work: BulkWork,
+        after_key: int,
+        to_key: int,
+        limit: int,
+    ) -> MatchingRows:
+        """Return the next items that the filter of a bulk job matches, in the order of their keys.
+
+        Raises the errors of `rows_to_copy`.
+        """
+        chosen, states = work.filter, work.states
+        with_payload, with_metadata = bool(chosen.payload_contains), bool(chosen.metadata_contains)
+        wanted = _Wanted(
+            after_key, to_key, limit, frozenset(chosen.topics), chosen.topic_prefix, states, with_payload, with_metadata
+        )
+        async with self._turn(shard.shard_id), self._budget.hold(2 * limits.PAGE_BYTES_MAX + limits.CONTENT_BYTES_MAX):
+            owned, now = self._serving(shard.shard_id)
+            if now is not shard:
+                raise lost(shard.shard_id)
+            criteria = self._criteria(shard, namespace, wanted)
+            is_wanted = partial(_is_wanted, shard, namespace.number, wanted)
+            if chosen.ids:
+                keys = [key for key in chosen.keys_on(shard.shard_id) if after_key < key <= to_key][:limit]
+                criteria = criteria._replace(keys=(keys, keys[-1] if len(keys) == limit else to_key), by_lane=False)
+            rows, up_to = await self._read(owned, shard, lambda: owned.exporter.export_page(criteria, is_wanted))
+            if chosen.ids:
+                criteria = criteria._replace(topics=None)  # Ids can be those of other topics.
+            rows = _rows_wanted(rows, criteria, is_wanted)
+            found = await self._slices.each(partial(_matching, shard, work), rows)
+            return MatchingRows(found, len(rows), up_to)
 
     def _serving(self, shard_id: int) -> tuple[OwnedShard, ShardState]:
         _, shard = self._shards.serving(shard_id)
@@ -404,6 +447,11 @@ def _rows_wanted(rows: list[ItemRow], criteria: ExportCriteria, is_wanted: Calla
         return rows
     known = {number: is_wanted(number) for number in {row.topic for row in rows}}
     return [row for row in rows if known[row.topic]]
+
+
+def _matching(shard: ShardState, work: BulkWork, rows: Sequence[ItemRow]) -> list[ItemRow]:
+    states, chosen = work.states, work.filter
+    return [row for row in rows if (state := shard.state_of(row)) in states and chosen.matches(row, state)]
 
 
 def _pays_by_lane(shard: ShardState, numbers: frozenset[int], wanted: _Wanted) -> bool:

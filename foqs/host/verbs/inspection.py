@@ -219,6 +219,10 @@ class Inspection:
         namespace = self._namespaces.get(request.namespace_name)
         return await self._on_dead(namespace, request, act, for_redrive=False)
 
+    async def on_rows(self, namespace: Namespace, shard_id: int, keys: Sequence[int], act: Act) -> PositionErrors:
+        """Look up items of a shard, act on each row, and return the errors once all changes are durable or failed."""
+        return await self._on_rows(namespace, [(at, shard_id, key) for at, key in enumerate(keys)], act)
+
     # ---- look-ups and pages ----
 
     async def _on_dead(

@@ -9,10 +9,11 @@ from foqs.host import arguments
 from foqs.host.admission.hosted_jobs import Jobs
 from foqs.host.registry.namespaces import Namespaces
 from foqs.model import limits
+from foqs.model.bulk_work import is_bulk_job
 from foqs.model.calls import CallContext, EnqueueResult
 from foqs.model.errors import FoqsError, InvalidArgumentError, RateLimitedError, shown
 from foqs.model.item import ItemEvent
-from foqs.model.jobs import Job, JobPage, JobState, check_job_id, checked_changes, is_copy_job
+from foqs.model.jobs import Job, JobPage, JobState, check_change, check_job_id, checked_changes, is_copy_job
 from foqs.storage.meta.meta_jobs import JobKey
 
 Enqueue = Callable[[CallContext, of.EnqueueRequest], Awaitable[EnqueueResult]]
@@ -90,6 +91,9 @@ class JobCalls:
             )
         self._namespaces.require_durable()
         await self._jobs.write(key)
+        check_change(job_id, JobState.RUNNING, changes)
+        if is_bulk_job(job_id):
+            return await self._calls.run(lambda meta: meta.bulk.update(namespace, job_id, changes))
         updated = await self._calls.run(lambda meta: meta.jobs.update(namespace, job_id, changes))
         if request.items_per_second_max is not None:
             await self._jobs.write(key)  # So that the new rate holds here at once.
@@ -99,6 +103,8 @@ class JobCalls:
         namespace = self._namespaces.get(request.namespace_name)
         job_id = check_job_id(request.id)
         await self._jobs.write(JobKey(namespace.number, job_id))
+        if is_bulk_job(job_id):
+            return await self._calls.run(lambda meta: meta.bulk.get(namespace, job_id))
         return await self._calls.run(lambda meta: meta.jobs.get(namespace, job_id))
 
     async def list_jobs(self, request: of.ListJobsRequest) -> JobPage:

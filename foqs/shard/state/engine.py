@@ -101,7 +101,7 @@ class ShardState:
         self.failed_attempt = settlements.failed_attempt
         self.extend = self.extensions.extend
         self.delete, self.redrive, self.expire_row = self.changes.delete, self.changes.redrive, self.changes.expire
-        self.state_of, self.topic_of = self.changes.state_of, self.changes.topic_of
+        self.state_of, self.topic_of, self.bury = self.changes.state_of, self.changes.topic_of, self.changes.bury
         self.look_up = self.look_ups.look_up
         self.want_refill = self.refills.want
         self.ask_fence = self.fences.ask

@@ -19,12 +19,24 @@ from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, UnknownN
 from foqs.model.jobs import Job, JobChanges, JobState, unknown_job
 from foqs.model.namespace import Namespace
 from foqs.storage.meta.meta_sessions import MetaSessions, in_transaction
-from foqs.storage.meta.meta_tables import JOB, JOB_HOST, NAMESPACE, NAMESPACE_NUMBER, SERVER_NOW_MS
+from foqs.storage.meta.meta_tables import (
+    BULK_JOB,
+    BULK_PART,
+    BULK_RUNNING,
+    JOB,
+    JOB_HOST,
+    NAMESPACE,
+    NAMESPACE_NUMBER,
+    SERVER_NOW_MS,
+)
 
 _EXPIRED_AT_ONCE_MAX = 100
 """Old records that one creation deletes at most."""
 _COUNTS = ("items_count", "duplicates_count", "rejected_count")
 """The columns of the fields of JobCounts."""
+_BULK = (BULK_RUNNING, BULK_PART, BULK_JOB)
+"""The tables of bulk jobs (foqs.storage.meta.meta_bulk), whose rows end with the records."""
+_OVER = [int(state) for state in JobState if state.is_over]
 _OF_JOB = (JOB.c.namespace, JOB.c.id)
 _OF_HOST_ROW = (JOB_HOST.c.namespace, JOB_HOST.c.job)
 
@@ -68,23 +80,18 @@ class MetaJobs:
         if connection.execute(select(NAMESPACE.c.number).where(NAMESPACE.c.number == namespace.number)).first() is None:
             raise UnknownNamespaceError(f"namespace {namespace.name!r} was deleted: no job was created")
         insert_job(connection, namespace.number, namespace.name, job_id, items_per_second_max, detail)
-        return _read(connection, namespace, [job_id])[0]
+        return read_jobs(connection, namespace, [job_id])[0]
 
     @in_transaction
     def update(self, connection: Connection, namespace: Namespace, job_id: str, changes: JobChanges) -> Job:
         """Change the fields that are not None in `changes`. Raises NotFoundError."""
-        values: dict[str, object] = {name: value for name, value in asdict(changes).items() if value is not None}
-        if changes.detail is not None:
-            values["detail"] = changes.detail.encode()
-        mine = _is(JobKey(namespace.number, job_id))
-        if not connection.execute(update(JOB).where(mine).values(updated_at=SERVER_NOW_MS, **values)).rowcount:
-            raise unknown_job(job_id, namespace.name)
-        return _read(connection, namespace, [job_id])[0]
+        write_changes(connection, namespace, job_id, changes)
+        return read_jobs(connection, namespace, [job_id])[0]
 
     @in_transaction
     def get(self, connection: Connection, namespace: Namespace, job_id: str) -> Job:
         """Read a job. Raises NotFoundError."""
-        found = _read(connection, namespace, [job_id])
+        found = read_jobs(connection, namespace, [job_id])
         if not found:
             raise unknown_job(job_id, namespace.name)
         return found[0]
@@ -101,7 +108,7 @@ class MetaJobs:
             mine = mine.where(or_(is_older, and_(JOB.c.created_at == created_at_ms, JOB.c.id > last_id.encode())))
         # A namespace has few enough jobs for a sort.
         found = connection.execute(mine.order_by(JOB.c.created_at.desc(), JOB.c.id).limit(limit))
-        return _read(connection, namespace, [row.id.decode() for row in found])
+        return read_jobs(connection, namespace, [row.id.decode() for row in found])
 
     @in_transaction
     def count(
@@ -165,9 +172,20 @@ def insert_job(
         raise _exists(namespace_name, job_id) from error
 
 
+def write_changes(connection: Connection, namespace: Namespace, job_id: str, changes: JobChanges) -> None:
+    """Change the fields of a record that are not None in `changes`. Raises NotFoundError."""
+    values: dict[str, object] = {name: value for name, value in asdict(changes).items() if value is not None}
+    if changes.detail is not None:
+        values["detail"] = changes.detail.encode()
+    mine = _is(JobKey(namespace.number, job_id))
+    if not connection.execute(update(JOB).where(mine).values(updated_at=SERVER_NOW_MS, **values)).rowcount:
+        raise unknown_job(job_id, namespace.name)
+
+
 def delete_jobs_of(connection: Connection, namespace: int) -> None:
     """Delete the records of a namespace that is being deleted."""
-    connection.execute(delete(JOB_HOST).where(JOB_HOST.c.namespace == namespace))
+    for table in (JOB_HOST, *_BULK):
+        connection.execute(delete(table).where(table.c.namespace == namespace))
     connection.execute(delete(JOB).where(JOB.c.namespace == namespace))
 
 
@@ -194,7 +212,7 @@ def _make_room(connection: Connection, number: int, namespace_name: str) -> None
         (JOB.c.namespace >= 0, limits.JOBS_MAX, "there are"),
     ):
         count: int = connection.execute(select(func.count()).select_from(JOB).where(is_counted)).scalar_one()
-        ended = oldest.where(is_counted, JOB.c.state != int(JobState.RUNNING)).limit(1)
+        ended = oldest.where(is_counted, JOB.c.state.in_(_OVER)).limit(1)
         if count >= most and not _delete(connection, ended):
             raise InvalidArgumentError(
                 f"{where} {count} jobs that run, and the limit is {most}: no job was created; end some "
@@ -206,7 +224,8 @@ def _delete(connection: Connection, found: Select[Any]) -> int:
     """Delete the jobs that the query finds, and return their number."""
     keys = [JobKey(row.namespace, row.id.decode()) for row in connection.execute(found)]
     if keys:
-        connection.execute(delete(JOB_HOST).where(tuple_(*_OF_HOST_ROW).in_(_pairs(keys))))
+        for table in (JOB_HOST, *_BULK):
+            connection.execute(delete(table).where(tuple_(table.c.namespace, table.c.job).in_(_pairs(keys))))
         connection.execute(delete(JOB).where(tuple_(*_OF_JOB).in_(_pairs(keys))))
     return len(keys)
 
@@ -262,7 +281,7 @@ def _write(connection: Connection, host_name: str, started_at_ms: int, counts: M
     )
 
 
-def _read(connection: Connection, namespace: Namespace, job_ids: Sequence[str]) -> list[Job]:
+def read_jobs(connection: Connection, namespace: Namespace, job_ids: Sequence[str]) -> list[Job]:
     """Read the jobs with these ids, in their order, with the counts of all hosts."""
     if not job_ids:
         return []
@@ -286,7 +305,9 @@ def _job(row: RowMapping, counted: object, namespace_name: str) -> Job:
         updated_at_ms=row["updated_at"],
         state=JobState(row["state"]),
         items_per_second_max=row["items_per_second_max"],
-        **{name: in_all(name) for name in _COUNTS},
+        items_count=in_all("items_count"),
+        duplicates_count=in_all("duplicates_count"),
+        rejected_count=in_all("rejected_count"),
         rows_count=row["rows_count"],
         detail=row["detail"].decode(),
     )

@@ -5,8 +5,9 @@ Why a creation and a deletion ask every shard, and why the answers suffice: docs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 from sqlalchemy import Connection, RowMapping, delete, func, select, update
@@ -36,6 +37,7 @@ from foqs.model.slot_gates import NO_GATES, SlotGate
 from foqs.model.slots import SlotMove, SlotTable
 from foqs.storage.meta.meta_access import delete_grants_of
 from foqs.storage.meta.meta_blocks import NamespaceBlocks
+from foqs.storage.meta.meta_bulk import running_blocks
 from foqs.storage.meta.meta_censuses import counted, delete_census, end_expired, insert_census, open_censuses
 from foqs.storage.meta.meta_groups import delete_groups_of, group_blocks
 from foqs.storage.meta.meta_jobs import delete_jobs_of
@@ -66,6 +68,8 @@ class NamespaceList(NamedTuple):
     """Consumer groups of topics, likewise."""
     gates: tuple[SlotGate, ...] = NO_GATES
     """The gates behind which slots of serial topics wait."""
+    bulk_running: Mapping[int, Mapping[str, bool]] = MappingProxyType({})
+    """The bulk jobs that run, by namespace and id."""
 
 
 class MetaNamespaces:
@@ -78,6 +82,7 @@ class MetaNamespaces:
         self._policies = topic_policy_blocks()
         self._prefix_policies = prefix_policy_blocks()
         self._groups = group_blocks()
+        self._bulk = running_blocks()
 
     @in_transaction
     def page(self, connection: Connection, prefix: str, after: str, limit: int) -> list[Namespace]:
@@ -108,13 +113,16 @@ class MetaNamespaces:
             prefix_policies = self._prefix_policies.read(connection, namespaces)
             groups = self._groups.read(connection, namespaces)
             gates = read_gates(connection)
+            bulk_running = self._bulk.read(connection, namespaces)
         if any(is_over for _, is_over in censuses):
             self._sessions.run(end_expired)  # It counts as open up to here: clocks can step.
         open_ = [census for census, _ in censuses]
         closing = {census.namespace for census in open_ if census.namespace}
         if closing:
             namespaces = [replace(one, closing=True) if one.number in closing else one for one in namespaces]
-        return NamespaceList(namespaces, open_, epochs, slots, slot_move, policies, prefix_policies, groups, gates)
+        return NamespaceList(
+            namespaces, open_, epochs, slots, slot_move, policies, prefix_policies, groups, gates, bulk_running
+        )
 
     @in_transaction
     def update(self, connection: Connection, name: str, changes: object) -> Namespace:

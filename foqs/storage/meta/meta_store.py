@@ -9,6 +9,7 @@ from __future__ import annotations
 from foqs.model import limits
 from foqs.storage.meta.meta_access import MetaAccess
 from foqs.storage.meta.meta_audit import MetaAudit
+from foqs.storage.meta.meta_bulk import MetaBulk
 from foqs.storage.meta.meta_censuses import MetaCensuses
 from foqs.storage.meta.meta_cluster import MetaCluster
 from foqs.storage.meta.meta_gates import MetaGates
@@ -49,6 +50,7 @@ class MetaStore:
         self.groups = MetaGroups(sessions)
         self.group_copies = MetaGroupCopies(sessions)
         self.jobs = MetaJobs(sessions)
+        self.bulk = MetaBulk(sessions)
         self.quotas = MetaQuotas(sessions)
         self.permits = MetaPermits(sessions)
         self.access = MetaAccess(sessions)

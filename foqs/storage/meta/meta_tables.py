@@ -280,3 +280,42 @@ GROUP_COPY = Table(
     Column("copied", BigInteger, nullable=False),
     Column("is_done", SmallInteger, nullable=False),
 )
+BULK_JOB = Table(
+    "bulk_job",
+    METADATA,
+    Column("namespace", Integer, primary_key=True, autoincrement=False),
+    Column("job", VARBINARY(128), primary_key=True),
+    Column("work", MEDIUMBLOB, nullable=False),
+    Column("deliver_after", BigInteger, nullable=False),
+    Column("error", VARBINARY(512), nullable=False),
+)
+BULK_RUNNING = Table(
+    "bulk_running",
+    METADATA,
+    Column("namespace", Integer, primary_key=True, autoincrement=False),
+    Column("job", VARBINARY(128), primary_key=True),
+)
+BULK_PART = Table(
+    "bulk_part",
+    METADATA,
+    Column("namespace", Integer, primary_key=True, autoincrement=False),
+    Column("job", VARBINARY(128), primary_key=True),
+    Column("shard_id", SmallInteger, primary_key=True, autoincrement=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("active_at", BigInteger, nullable=False),
+    Column("as_of", BigInteger, nullable=False),
+    Column("to_key", BIGINT(unsigned=True), nullable=False),
+    Column("after_key", BIGINT(unsigned=True), nullable=False),
+    Column("page_to", BIGINT(unsigned=True), nullable=False),
+    Column("page_count", BigInteger, nullable=False),
+    Column("of_items", BigInteger, nullable=False),
+    Column("examined", BigInteger, nullable=False),
+    Column("matched", BigInteger, nullable=False),
+    Column("done", BigInteger, nullable=False),
+    Column("skipped", BigInteger, nullable=False),
+    Column("failed", BigInteger, nullable=False),
+    Column("is_done", SmallInteger, nullable=False),
+    Column("is_recounted", SmallInteger, nullable=False),
+    Column("error", VARBINARY(512), nullable=False),
+)

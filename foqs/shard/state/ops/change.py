@@ -116,8 +116,20 @@ class Changes:
         item.content = None
         self._settlements.settle([item], None, completion, [position], outcome)
 
-    def redrive(self, row: ItemRow, now_ms: int, ttl_ms_max: int, completion: Completion, position: int) -> None:
+    def redrive(
+        self,
+        row: ItemRow,
+        now_ms: int,
+        ttl_ms_max: int,
+        completion: Completion,
+        position: int,
+        *,
+        deliver_after_ms: int = 0,
+    ) -> None:
         """Make a dead row that was just looked up ready again. Its TTL starts anew, `ttl_ms_max` at most.
+
+        A `deliver_after_ms` in the future delays it until then. It keeps its reason of death, so that `bury` can undo
+        the redrive.
 
         The row does not have the TTL itself: it is the time from the enqueue to the expiry, a delay included. A former
         redrive, when the clock was far behind, can have left an expiry before the enqueue: then the TTL is
@@ -128,9 +140,18 @@ class Changes:
             raise NotFoundError("the item is not a dead letter")
         if row.at_most_once:
             raise InvalidArgumentError("an at-most-once item cannot be redriven: it would be delivered twice")
-        ttl_ms = row.expires_at - row.enqueued_at
-        expires_at = now_ms + (min(ttl_ms, ttl_ms_max) if ttl_ms > 0 else ttl_ms_max)
         topic = self.topic_of(row)
+        is_delayed = deliver_after_ms > now_ms
+        if is_delayed and topic.is_serial:
+            raise InvalidArgumentError("an item of a serial topic cannot be delayed, since those behind it would wait")
+        ttl_ms = row.expires_at - row.enqueued_at
+        expires_at = max(now_ms, deliver_after_ms) + (min(ttl_ms, ttl_ms_max) if ttl_ms > 0 else ttl_ms_max)
+        if is_delayed:
+            rewrite = Rewrite(
+                row.key, TIMER_LANE, 0, deliver_after_ms, row.deliveries, 0, None, None, expires_at=expires_at
+            )
+            self._change(RowChange(row, rewrite, completion, position))
+            return
         due_at = SERIAL_DUE_AT if topic.is_serial else now_ms
         aging_ms = self._index.settings.aging_ms(topic.namespace, topic.name)
         urgency = aging_place(now_ms, row.priority, aging_ms) if aging_ms else row.priority
@@ -138,6 +159,18 @@ class Changes:
         rewrite = Rewrite(
             row.key, row.topic, urgency, due_at, row.deliveries, 0, None, b"", expires_at=expires_at, place=place
         )
+        self._change(RowChange(row, rewrite, completion, position))
+
+    def bury(self, row: ItemRow, due_at: int, now_ms: int, completion: Completion, position: int) -> None:
+        """Make a delayed row that was just looked up a dead letter again, with the reason of death that it has kept.
+
+        Raises NotFoundError if it is not delayed until `due_at`, UnavailableError while a change of it is under way.
+        """
+        if row.lane != TIMER_LANE or row.due_at != due_at:
+            raise NotFoundError("the item is not delayed any more, or until another time")
+        if row.key in self._timers.changing:
+            raise being_settled()
+        rewrite = Rewrite(row.key, -row.topic, 0, now_ms, row.deliveries, row.failed_attempts)
         self._change(RowChange(row, rewrite, completion, position))
 
     def _change(self, change: RowChange) -> None:
@@ -197,7 +230,9 @@ class Changing(Operation):
             if change.rewrite is None:
                 transaction.deletes.append(change.row.key)
             else:
-                transaction.rewrites.append(change.rewrite)  # No change makes an item delayed.
+                transaction.rewrites.append(change.rewrite)
+                if change.rewrite.lane == TIMER_LANE:
+                    transaction.delay_checkpoint = min(transaction.delay_checkpoint, change.rewrite.due_at)
 
     def committed(self, result: TransactionResult, now: Now) -> None:
         for change in self._changes:
