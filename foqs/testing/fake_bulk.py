@@ -105,6 +105,9 @@ class FakeBulk:
             if job is None or record is None or job.state is not JobState.RUNNING:
                 continue
             shards = {part.shard_id for part in record.parts.values() if not part.is_done}
+            if not shards & known:
+                self._end_if_done(key)
+                continue
             mine = frozenset(shards & set(shard_ids))
             for shard_id in mine:
                 if record.active_at_ms[shard_id] < now_ms - TOUCH_MS:

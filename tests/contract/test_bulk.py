@@ -315,8 +315,10 @@ def test_what_cannot_be_undone_is_refused(world: World) -> None:
             world.admin.undo_bulk_job(NS, missing)
 
 
-def test_an_item_that_dies_again_is_not_redriven_twice_by_one_job(world: World) -> None:
+def test_items_that_die_behind_the_beginning_are_not_redriven(world: World) -> None:
+    """Neither those that the job has redriven itself, nor others."""
     bury(world, "t", 20, "x")
+    put(world, "late", 5)
     job = world.admin.create_bulk_job(NS, BulkAction.REDRIVE, items_per_second_max=4)
     deaths = 0
     for _ in range(100):
@@ -324,10 +326,14 @@ def test_an_item_that_dies_again_is_not_redriven_twice_by_one_job(world: World) 
         for item in world.client.dequeue(NS, "t", 20):
             world.client.nack(NS, item, dead_letter=True, reason="again")
             deaths += 1
+        if deaths > 4:  # Later than in the millisecond of the beginning.
+            for item in world.client.dequeue(NS, "late", 5):
+                world.client.nack(NS, item, dead_letter=True, reason="late")
         if world.admin.get_job(NS, job.id).state is not JobState.RUNNING:
             break
     job = until_over(world, job)
     assert (bulk(job).done, deaths + len(world.payloads("t", 20))) == (20, 20)
+    assert len(world.dead("late")) == 5
 
 
 def test_too_many_jobs_are_refused_until_one_has_ended(world: World) -> None:
@@ -402,3 +408,16 @@ def test_a_job_is_made_once_by_its_id(world: World) -> None:
     assert (job.id, job.detail) == (job_id, "why")
     with pytest.raises(foqs.AlreadyExistsError):
         world.admin.create_bulk_job(NS, BulkAction.COUNT, job_id=job_id)
+
+
+MANY_ITEMS = 2_300
+
+
+def test_counts_of_many_pages_are_exact(world: World) -> None:
+    for n in range(0, MANY_ITEMS, 100):
+        put(world, f"t{n % 7}", 100)
+    counted = run(world, BulkAction.COUNT)
+    assert (bulk(counted).matched, bulk(counted).examined, bulk(counted).of_items) == (MANY_ITEMS,) * 3
+    deleted = run(world, BulkAction.DELETE, items_max=MANY_ITEMS)
+    assert (bulk(deleted).matched, bulk(deleted).done, bulk(deleted).examined) == (MANY_ITEMS,) * 3
+    assert bulk(run(world, BulkAction.COUNT)).matched == 0

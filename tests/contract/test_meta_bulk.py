@@ -171,6 +171,17 @@ def test_a_removed_shard_holds_up_no_job(meta: Any) -> None:
     assert get(meta, key).state is JobState.SUCCEEDED
 
 
+def test_a_job_ends_when_its_last_shard_is_removed(meta: Any) -> None:
+    key = make(meta)
+    meta.bulk.report(key, done(take(meta, key, 1), 3))
+    assert meta.bulk.views([key], [1])[key].mine == frozenset()
+    meta.shards.update(2, ShardUse.DRAINING, None, None)
+    meta.shards.remove(2, 0)
+    assert meta.bulk.views([key], [1]) == {}
+    job = get(meta, key)
+    assert (job.state, job.items_count) == (JobState.SUCCEEDED, 3)
+
+
 def test_each_delayed_redrive_has_a_time_of_its_own(meta: Any) -> None:
     redrive = BulkWork(action=BulkAction.REDRIVE, deliver_after_ms=1 << 42)
     keys = [make(meta, redrive, number) for number in range(3)]

@@ -173,9 +173,12 @@ class MetaBulk:
                 update(BULK_PART).where(is_open, BULK_PART.c.shard_id.in_(sorted(late))).values(active_at=SERVER_NOW_MS)
             )
         views: dict[JobKey, BulkView] = {}
-        for job in connection.execute(jobs):
+        for job in connection.execute(jobs).all():
             key = JobKey(job.namespace, job.id.decode())
             shards = open_.get(key, set())
+            if not shards & known and _lock(connection, key) is JobState.RUNNING:
+                _end_if_done(connection, key, _parts(connection, key))  # The last open shard was removed.
+                continue
             mine = frozenset(shards & set(shard_ids))
             work = _work_or_none(job.work)
             if work is not None:
