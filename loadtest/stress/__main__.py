@@ -31,6 +31,7 @@ from loadtest.stress import loop_holds as loop_holds_run
 from loadtest.stress import old_backlog as old_backlog_run
 from loadtest.stress import overload as overload_run
 from loadtest.stress import reading as reading_run
+from loadtest.stress import redrives as redrives_run
 from loadtest.stress import reloads as reloads_run
 from loadtest.stress import revocation as revocation_run
 from loadtest.stress import rolling as rolling_run
@@ -104,6 +105,17 @@ def bulk(rounds: int, seconds: float, rate: float, json_path: Path | None) -> No
 def export(items: int, rounds: int, seconds: float, rate: float, json_path: Path | None) -> None:
     """Deliveries at rest, and beside an export of the same namespace, by turns."""
     _publish(export_run.run(export_run.Course(items, rounds, seconds, rate)), json_path)
+
+
+@main.command()
+@click.option("--items", default=1_000_000, show_default=True, help="Dead letters, half of which are redriven.")
+@click.option("--rounds", default=5, show_default=True)
+@click.option("--seconds", default=20.0, show_default=True, help="Of each of the two stretches of a round.")
+@click.option("--rate", default=500, show_default=True, help="Redrives a second beside others.")
+@_json
+def redrives(items: int, rounds: int, seconds: float, rate: int, json_path: Path | None) -> None:
+    """A redrive by the text of errors: exact over two kills, and deliveries at rest and beside it, by turns."""
+    _publish(redrives_run.run(redrives_run.Course(items, rounds, seconds, rate)), json_path)
 
 
 @main.command()

@@ -33,6 +33,7 @@ class Stand:
         self.port = free_port()
         self.metrics_port = free_port()
         self.host: HostProgram
+        self._start: Callable[[], HostProgram]
         self.mysql_pid = 0
         self._prepare = prepare
         self._stack = ExitStack()
@@ -46,15 +47,25 @@ class Stand:
             databases = make_databases(server, dict.fromkeys(range(SHARD_COUNT), server))
             self._prepare(databases.meta_url)
             variables = {"FOQS_METRICS_PORT": str(self.metrics_port)}
-            self.host = HostProgram("host-1", self.port, databases.meta_url, databases.shard_urls, variables)
+            self._start = lambda: HostProgram("host-1", self.port, databases.meta_url, databases.shard_urls, variables)
+            self.host = self._start()
             cores.go_on_with_clients()
-            stack.callback(self.host.close)
+            stack.callback(self._close_host)
             wait_until_owned(self.host.address)
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._stack.close()
+
+    def _close_host(self) -> None:
+        self.host.close()
+
+    def kill_and_start_again(self) -> None:
+        """Kill the host with kill -9, and start another one in its place."""
+        self.host.kill()
+        self.host.close()
+        self.host = self._start()
 
     def make_namespace(self, name: str, enqueues_per_minute_max: int = NO_QUOTA) -> None:
         with AdminClient(self.host.address) as admin:

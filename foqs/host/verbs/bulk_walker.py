@@ -13,7 +13,7 @@ from foqs.background.outage_log import OutageLog
 from foqs.background.service import Service
 from foqs.host.registry.namespaces import Namespaces
 from foqs.host.shards.shards import Shards
-from foqs.host.verbs.bulk_acts import BulkActs
+from foqs.host.verbs.bulk_acts import BulkActs, StepOutcome
 from foqs.host.verbs.copy_pace import CopyPace
 from foqs.host.verbs.exports import Exports
 from foqs.model import limits
@@ -21,6 +21,7 @@ from foqs.model.bulk_work import BulkAction, BulkPart, BulkWork, PartAnswer, Par
 from foqs.model.calls import ItemState
 from foqs.model.errors import FoqsError, UnavailableError
 from foqs.model.namespace import Namespace
+from foqs.shard.mysql_server import CommitScheduler
 from foqs.shard.port import ItemRow
 from foqs.shard.state.engine import ShardState
 from foqs.storage.meta.meta_bulk import BulkView
@@ -32,10 +33,10 @@ TURN_MS = 1 * limits.SECOND_MS
 """The time after which another job of a shard has its turn."""
 PAGE_ITEMS_MAX = 1_000
 """The most items that match of one page, which one report takes up."""
-STEP_ITEMS_MAX = 200
+STEP_ITEMS_MAX = 50
 """The most items of one step, for whose transactions interactive calls can have to wait."""
 STEP_PAUSE_RATIO = 1.0
-"""The pause after a step, as a multiple of its time."""
+"""The pause after a step, as a multiple of its time, in which no shard of the server has another one."""
 REPORT_MS = 2 * limits.SECOND_MS
 """The longest time between two reports of a part, unless it has come to items that match."""
 REDRIVES_PER_SECOND_DEFAULT: Final = 500
@@ -76,6 +77,8 @@ class BulkWalker(Service):
         """The jobs that run and have parts on shards of this host."""
         self._works: dict[tuple[JobKey, int], _Work] = {}
         self._paces: dict[JobKey, CopyPace] = {}
+        self._locks: dict[CommitScheduler, asyncio.Lock] = {}
+        """The turns of steps, by server."""
         self._turning: set[int] = set()
         """The shards on which a part is being done."""
 
@@ -259,17 +262,24 @@ class BulkWalker(Service):
             if not self._runs(key) and first:
                 break
             some = rows[first : first + pace.step_items_max(STEP_ITEMS_MAX)]
-            began_s = self._now_s()
-            outcome = await self._acts.change(namespace, mine.shard, work, some)
+            outcome = await self._step(namespace, mine.shard, work, some)
             part = replace(part, done=part.done + outcome.done, skipped=part.skipped + outcome.skipped)
             first += len(some)
             pace.charge(len(some), self._now_s())
-            await asyncio.sleep(STEP_PAUSE_RATIO * (self._now_s() - began_s))
             if first < len(rows):
                 await self._until_free(key, pace)
         left_count = len(rows) - first
         end = up_to if not left_count else rows[first - 1].key
         return replace(part, matched=part.matched - left_count, after_key=end, page_to=0, page_count=0)
+
+    async def _step(self, namespace: Namespace, shard: ShardState, work: BulkWork, rows: list[ItemRow]) -> StepOutcome:
+        """Change some items, one step of a server at a time, with a pause behind it. So others wait for one at most."""
+        writer, _ = self._shards.serving(shard.shard_id)
+        async with self._locks.setdefault(writer.scheduler, asyncio.Lock()):
+            began_s = self._now_s()
+            outcome = await self._acts.change(namespace, shard, work, rows)
+            await asyncio.sleep(STEP_PAUSE_RATIO * (self._now_s() - began_s))
+            return outcome
 
     async def _until_free(self, key: JobKey, pace: CopyPace) -> None:
         """Wait for the rate of a job, while it runs, for about the time of a page."""
