@@ -1,6 +1,6 @@
 # foqs: `make` lists what there is to make.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-tools spark demo demo-spark test test-deep test-slow checks lint types imports unit test-mysql sim sim-clusters sim-serial sim-unique sim-in-flight sim-permits sim-gates sim-depths sim-aging power chaos chaos-order chaos-groups chaos-in-flight groups old-backlog keys in-flight caps caps-of-hosts overload starvation fairness bulk export isolation any-host shares sick-shard take-over rolling rotation revocation reload dedup lease-ends long-life fuzz front-door connections bench bench-dedup bench-protected bench-spark spark-exact peers bench-peers scale compiled test-compiled locks audit sbom clean
+.PHONY: help setup test-tools spark demo demo-spark test test-deep test-slow checks lint types imports unit test-mysql sim sim-clusters sim-serial sim-unique sim-in-flight sim-permits sim-gates sim-depths sim-aging power chaos chaos-order chaos-groups chaos-in-flight groups old-backlog keys in-flight caps caps-of-hosts overload starvation fairness bulk export redrives isolation any-host shares sick-shard take-over rolling rotation revocation reload dedup lease-ends long-life fuzz front-door connections bench bench-dedup bench-protected bench-spark spark-exact peers bench-peers scale compiled test-compiled locks audit sbom clean
 BIN := .venv/bin
 # What the tests found, for scripts/test_counts.py.
 RESULTS := build/tests
@@ -131,6 +131,10 @@ bulk: setup ## interactive calls beside a bulk load of the same namespace from t
 
 export: setup ## deliveries at rest and beside an export of a million items, by turns: make export ITEMS=N
 	@$(BIN)/python -m loadtest.stress export --items $${ITEMS:-1000000} --rounds $${ROUNDS:-5} --json build/stress/export.json
+
+redrives: setup ## a redrive of a million dead letters by their errors, over two kills, and others beside it: make redrives ITEMS=N
+	@mkdir -p build/stress
+	@$(BIN)/python -m loadtest.stress redrives --items $${ITEMS:-1000000} --rounds $${ROUNDS:-5} --json build/stress/redrives.json
 
 caps: setup ## thousands of topics with a cap each, and very many that wait for theirs
 	@$(BIN)/python -m loadtest.stress caps --json build/stress/caps.json

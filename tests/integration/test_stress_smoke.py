@@ -17,6 +17,7 @@ from loadtest.stress import (
     export,
     fairness,
     reading,
+    redrives,
     shares,
     sick_shard,
 )
@@ -33,6 +34,15 @@ def test_an_export_has_every_item_once_and_refuses_no_delivery_beside_it() -> No
     assert all(row[f"{verb} p99 ms"] > 0 for row in rows.values() for verb in ("dequeue", "ack", "enqueue"))
     assert verdict.facts["whole exports"] >= 1
     assert all(bound.holds for bound in verdict.bounds[-3:])
+
+
+@pytest.mark.database
+@pytest.mark.slow
+def test_a_redrive_over_two_kills_is_exact() -> None:
+    verdict = redrives.run(redrives.Course(items=12_000, rounds=1, stretch_s=3, redrives_per_s=200))
+    assert {row["others"] for row in verdict.rows} == {"at rest", "beside a redrive"}
+    assert (verdict.facts["kills"], verdict.facts["redriven"]) == (2, 6_000)
+    assert all(bound.holds for bound in verdict.bounds[-4:])
 
 
 @pytest.mark.database
