@@ -113,8 +113,8 @@ class BulkPart:
 
     version: grows with each write, which must have read the last one, so that no late write undoes another.
     as_of_ms: the time at which it began, on the shard's clock; 0 before.  to_key: the last key of then.
-    after_key: the work up to it is done.  page_to, page_count: the end of the page in work, and its items that
-    matched; 0 between two pages.  of_items: about the number of items to look at.
+    after_key: the work up to it is done.  page_to, page_keys: the end of the page in work, and its items that were
+    taken up; 0 and empty between two pages.  of_items: about the number of items to look at.
     """
 
     shard_id: int
@@ -124,7 +124,7 @@ class BulkPart:
     to_key: int = 0
     after_key: int = 0
     page_to: int = 0
-    page_count: int = 0
+    page_keys: tuple[int, ...] = ()
     of_items: int = 0
     examined: int = 0
     matched: int = 0
@@ -217,6 +217,15 @@ def granted(work: BulkWork, parts: Iterable[BulkPart], wanted_count: int) -> int
     if not work.items_max:
         return wanted_count
     return max(0, min(wanted_count, work.items_max - sum([part.matched for part in parts])))
+
+
+def with_page(part: BulkPart, keys: Sequence[int], page_to: int, granted_count: int) -> BulkPart:
+    """Return a part with the next page in work: the first items of `keys`, and all keys up to `page_to` if all were."""
+    taken_up = tuple(keys[:granted_count])
+    if not taken_up:
+        return part
+    end = page_to if granted_count == len(keys) else taken_up[-1]
+    return replace(part, page_to=end, page_keys=taken_up, matched=part.matched + granted_count)
 
 
 def state_of(

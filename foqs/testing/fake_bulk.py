@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from foqs.model.bulk_work import (
@@ -19,6 +19,7 @@ from foqs.model.bulk_work import (
     taken,
     too_many,
     undoing,
+    with_page,
 )
 from foqs.model.errors import InvalidArgumentError, UnknownNamespaceError
 from foqs.model.jobs import Job, JobChanges, JobState, check_change, unknown_job
@@ -73,15 +74,15 @@ class FakeBulk:
         state, record = tables.jobs[key].state, tables.bulk.get(key)
         check_change(job_id, state, changes)
         if record is not None and changes.state is JobState.RUNNING and state is JobState.PAUSED:
-            if not granted(record.work, record.parts.values(), 1):
-                raise InvalidArgumentError(f"bulk job {job_id} cannot be resumed: {too_many(record.work)}")
+            if record.error:
+                raise InvalidArgumentError(f"bulk job {job_id} cannot be resumed: {record.error}")
             self._check_room(namespace.number)
             self._run(key)
             record.error = ""
             record.active_at_ms = dict.fromkeys(record.parts, self._reach().now_ms())
         self._jobs.update(namespace, job_id, changes)
         if changes.state in (JobState.PAUSED, JobState.CANCELLED):
-            self._jobs.stop_bulk(key)
+            self._stop(key)
         return self.get(namespace, job_id)
 
     def get(self, namespace: Namespace, job_id: str) -> Job:
@@ -102,31 +103,37 @@ class FakeBulk:
         views = {}
         for key in keys:
             job, record = tables.jobs.get(key), tables.bulk.get(key)
-            if job is None or record is None or job.state is not JobState.RUNNING:
+            if job is None or record is None:
                 continue
             shards = {part.shard_id for part in record.parts.values() if not part.is_done}
             if not shards & known:
                 self._end_if_done(key)
                 continue
-            mine = frozenset(shards & set(shard_ids))
-            for shard_id in mine:
+            is_running = job.state is JobState.RUNNING
+            in_work = {part.shard_id for part in record.parts.values() if part.page_to}
+            if not is_running and not in_work:
+                continue
+            mine = frozenset((shards if is_running else in_work) & set(shard_ids))
+            for shard_id in shards & set(shard_ids):
                 if record.active_at_ms[shard_id] < now_ms - TOUCH_MS:
                     record.active_at_ms[shard_id] = now_ms
-            views[key] = BulkView(record.work, job.items_per_second_max, len(shards & known), mine)
+            views[key] = BulkView(record.work, job.items_per_second_max, len(shards & known), mine, is_running)
         return views
 
     def take(self, key: JobKey, shard_id: int, epoch: int, beginning: PartBeginning) -> BulkPart | None:
         tables = self._tables
         job, record = tables.jobs.get(key), tables.bulk.get(key)
         part = None if record is None else record.parts.get(shard_id)
-        if job is None or record is None or job.state is not JobState.RUNNING or part is None or part.is_done:
+        if job is None or record is None or part is None or part.is_done:
+            return None
+        if job.state is not JobState.RUNNING and not part.page_to:
             return None
         part = taken(part, epoch, beginning)
         if part is not None:
             self._write(record, part)
         return part
 
-    def report(self, key: JobKey, part: BulkPart, wanted_count: int = 0, page_to: int = 0) -> PartAnswer:
+    def report(self, key: JobKey, part: BulkPart, keys: Sequence[int] = (), page_to: int = 0) -> PartAnswer:
         tables = self._tables
         job, record = tables.jobs.get(key), tables.bulk.get(key)
         known = None if record is None else record.parts.get(part.shard_id)
@@ -134,20 +141,20 @@ class FakeBulk:
             return PartAnswer()
         part = replace(part, version=part.version + 1)
         is_running, count = job.state is JobState.RUNNING, 0
-        if wanted_count and is_running:
-            count = granted(record.work, {**record.parts, part.shard_id: part}.values(), wanted_count)
-            if count:
-                part = replace(part, page_to=page_to, page_count=count, matched=part.matched + count)
+        if keys and is_running:
+            count = granted(record.work, {**record.parts, part.shard_id: part}.values(), len(keys))
+            part = with_page(part, keys, page_to, count)
         self._write(record, part)
         sums = state_of(record.work, record.parts, (), "", is_over=False)
         items_count = sums.matched if record.work.action is BulkAction.COUNT else sums.done
         tables.jobs[key] = replace(job, items_count=items_count, updated_at_ms=self._reach().now_ms())
         if not is_running:
+            self._stop(key)
             return PartAnswer(part)
-        if count < wanted_count:
+        if count < len(keys) and not any(one.page_to for one in record.parts.values()):
             record.error = too_many(record.work)
             self._end(key, JobState.PAUSED)
-            return PartAnswer(part, granted_count=count)
+            return PartAnswer(part)
         self._end_if_done(key)
         return PartAnswer(part, is_running=True, granted_count=count)
 
@@ -175,7 +182,12 @@ class FakeBulk:
         job = self._tables.jobs[key]
         if not job.state.is_over:
             self._tables.jobs[key] = replace(job, state=state)
-        self._jobs.stop_bulk(key)
+        self._stop(key)
+
+    def _stop(self, key: JobKey) -> None:
+        record = self._tables.bulk.get(key)
+        if record is None or not any(part.page_to for part in record.parts.values()):
+            self._jobs.stop_bulk(key)
 
     def _write(self, record: BulkRecord, part: BulkPart) -> None:
         record.parts[part.shard_id] = part

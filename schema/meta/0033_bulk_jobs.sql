@@ -16,8 +16,8 @@ CREATE TABLE bulk_running (
   PRIMARY KEY (namespace, job)
 ) ENGINE=InnoDB;
 
--- The part of each shard. It has begun once as_of is not 0. Items up to after_key are done; those up to page_to, page_count
--- of which matched, are in work. A row with a higher epoch is never taken by an earlier owner of the shard, and each write
+-- The part of each shard. It has begun once as_of is not 0. Items up to after_key are done; of those up to page_to, the ones
+-- with page_keys are in work (8 bytes each). A row with a higher epoch is never taken by an earlier owner of the shard, and each write
 -- has the version that it has read, so that no late one undoes another.
 CREATE TABLE bulk_part (
   namespace INT UNSIGNED NOT NULL,
@@ -30,7 +30,7 @@ CREATE TABLE bulk_part (
   to_key BIGINT UNSIGNED NOT NULL,
   after_key BIGINT UNSIGNED NOT NULL,
   page_to BIGINT UNSIGNED NOT NULL,
-  page_count INT UNSIGNED NOT NULL,
+  page_keys MEDIUMBLOB NOT NULL,
   of_items BIGINT NOT NULL,
   examined BIGINT NOT NULL,
   matched BIGINT NOT NULL,

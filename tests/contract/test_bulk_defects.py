@@ -51,7 +51,9 @@ def ignores_a_new_state(self: FakeBulk, namespace: Any, job_id: str, changes: An
     return job if changes.state is None else replace(job, state=changes.state)
 
 
-async def redrives_those_that_died_since(self: BulkWalker, work: Any, namespace: Any, mine: Any, to_key: int) -> Any:
+async def redrives_those_that_died_since(
+    self: BulkWalker, work: Any, namespace: Any, mine: Any, to_key: int, keys: Any = ()
+) -> Any:
     found = await self._exports.rows_matching(mine.shard, namespace, work, mine.part.after_key, to_key, 1_000)
     return found.rows, found.examined_count, found.up_to
 

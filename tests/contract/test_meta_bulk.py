@@ -76,8 +76,13 @@ def take(meta: Any, key: JobKey, shard_id: int, epoch: int = 3) -> BulkPart:
     return part
 
 
+def keys(count: int) -> tuple[int, ...]:
+    """The keys of items that match."""
+    return tuple(11 + 3 * n for n in range(count))
+
+
 def done(part: BulkPart, count: int) -> BulkPart:
-    return replace(part, after_key=part.to_key, page_to=0, page_count=0, done=part.done + count, is_done=True)
+    return replace(part, after_key=part.to_key, page_to=0, page_keys=(), done=part.done + count, is_done=True)
 
 
 def test_a_job_has_a_part_for_each_shard_and_ends_with_the_last_one(meta: Any) -> None:
@@ -88,9 +93,9 @@ def test_a_job_has_a_part_for_each_shard_and_ends_with_the_last_one(meta: Any) -
     for shard_id, count in ((1, 3), (2, 4)):
         part = take(meta, key, shard_id)
         assert (part.as_of_ms, part.to_key, part.of_items) == BEGIN
-        answer = meta.bulk.report(key, part, count, 60)
+        answer = meta.bulk.report(key, part, keys(count), 60)
         assert (answer.granted_count, answer.is_running) == (count, True)
-        assert (answer.part.page_to, answer.part.page_count, answer.part.matched) == (60, count, count)
+        assert (answer.part.page_to, answer.part.page_keys, answer.part.matched) == (60, keys(count), count)
         assert meta.bulk.report(key, done(answer.part, count)).part is not None
     job = get(meta, key)
     assert (job.state, job.items_count) == (JobState.SUCCEEDED, 7)
@@ -103,9 +108,9 @@ def test_a_job_has_a_part_for_each_shard_and_ends_with_the_last_one(meta: Any) -
 
 def test_a_later_owner_continues_with_the_page_in_work_and_an_earlier_one_writes_nothing(meta: Any) -> None:
     key = make(meta)
-    first = meta.bulk.report(key, replace(take(meta, key, 1, 3), after_key=10), 5, 40).part
+    first = meta.bulk.report(key, replace(take(meta, key, 1, 3), after_key=10), keys(5), 40).part
     second = take(meta, key, 1, 4)
-    assert (second.after_key, second.page_to, second.page_count, second.matched) == (10, 40, 5, 5)
+    assert (second.after_key, second.page_to, second.page_keys, second.matched) == (10, 40, keys(5), 5)
     assert meta.bulk.take(key, 1, 3, BEGIN) is None, "the owner of an earlier epoch"
     assert meta.bulk.report(key, done(first, 5)).part is None
     assert meta.bulk.report(key, second).part is not None
@@ -124,25 +129,61 @@ def test_a_late_write_of_the_same_owner_undoes_nothing(meta: Any) -> None:
 def test_all_shards_together_take_up_no_more_than_the_most_items(meta: Any) -> None:
     key = make(meta, replace(DELETE, items_max=10))
     one, two = (take(meta, key, shard_id) for shard_id in (1, 2))
-    assert meta.bulk.report(key, one, 7, 50).granted_count == 7
-    answer = meta.bulk.report(key, two, 7, 50)
-    assert (answer.granted_count, answer.is_running, answer.part.page_count) == (3, False, 3)
+    first = meta.bulk.report(key, one, keys(7), 50)
+    assert (first.granted_count, first.part.page_to) == (7, 50)
+    answer = meta.bulk.report(key, two, keys(7), 50)
+    assert (answer.granted_count, answer.is_running, answer.part.page_keys) == (3, True, keys(3))
+    assert answer.part.page_to == keys(3)[-1], "the others are behind the page"
+    second = meta.bulk.report(key, replace(answer.part, done=3, page_to=0, page_keys=()), keys(4), 50)
+    assert (second.granted_count, second.is_running) == (0, True), "a page is in work elsewhere"
+    ended = meta.bulk.report(key, replace(first.part, done=7, page_to=0, page_keys=()), keys(9), 90)
+    assert (ended.granted_count, ended.is_running) == (0, False)
     job = get(meta, key)
     assert (job.state, job.bulk.matched) == (JobState.PAUSED, 10)  # type: ignore[union-attr]
     assert "items_max, which is 10" in job.bulk.error  # type: ignore[union-attr]
     assert running(meta) == {}
     with pytest.raises(InvalidArgumentError, match="items_max"):
         meta.bulk.update(namespace(meta), key.id, JobChanges(state=JobState.RUNNING))
-    # The work of before the pause still counts.
-    assert meta.bulk.report(key, replace(answer.part, done=3, page_to=0)).part is not None
-    assert get(meta, key).items_count == 3
+    assert job.items_count == 10
+
+
+def test_the_pages_in_work_of_a_job_that_has_stopped_are_still_counted(meta: Any) -> None:
+    for number, state in enumerate((JobState.PAUSED, JobState.CANCELLED)):
+        key = make(meta, DELETE, number)
+        first = meta.bulk.report(key, take(meta, key, 1), keys(7), 50).part
+        meta.bulk.update(namespace(meta), key.id, JobChanges(state=state))
+        assert running(meta) == {key.namespace: [key.id]}
+        view = meta.bulk.views([key], [1, 2])[key]
+        assert (view.is_running, view.mine) == (False, frozenset([1]))
+        assert meta.bulk.take(key, 2, 3, BEGIN) is None
+        later = take(meta, key, 1, 4)
+        assert later.page_keys == keys(7)
+        assert meta.bulk.report(key, first).part is None
+        counted = replace(later, done=5, matched=5, after_key=30, page_to=0, page_keys=())
+        answer = meta.bulk.report(key, counted, keys(2), 90)
+        assert (answer.is_running, answer.granted_count) == (False, 0)
+        assert running(meta) == {}
+        job = get(meta, key)
+        assert (job.state, job.items_count, job.bulk.matched) == (state, 5, 5)  # type: ignore[union-attr]
+        if state is JobState.PAUSED:
+            meta.bulk.update(namespace(meta), key.id, JobChanges(state=JobState.RUNNING))
+            assert take(meta, key, 1, 4).after_key == 30
+            meta.bulk.update(namespace(meta), key.id, JobChanges(state=JobState.CANCELLED))
+
+
+def test_a_job_is_resumed_while_its_pages_are_counted(meta: Any) -> None:
+    key = make(meta)
+    meta.bulk.report(key, take(meta, key, 1), keys(7), 50)
+    for state in (JobState.PAUSED, JobState.RUNNING):
+        meta.bulk.update(namespace(meta), key.id, JobChanges(state=state))
+    assert meta.bulk.views([key], [1, 2])[key].mine == frozenset([1, 2])
 
 
 def test_exactly_the_most_items_do_not_pause_a_job(meta: Any) -> None:
     key = make(meta, replace(DELETE, items_max=4))
     for shard_id, count in ((1, 4), (2, 0)):
         part = take(meta, key, shard_id)
-        answer = meta.bulk.report(key, part, count, 60)
+        answer = meta.bulk.report(key, part, keys(count), 60)
         assert answer.is_running
         meta.bulk.report(key, done(answer.part, count))
     assert get(meta, key).state is JobState.SUCCEEDED
@@ -154,8 +195,8 @@ def test_a_paused_job_is_not_taken_and_a_resumed_one_continues(meta: Any) -> Non
     meta.bulk.update(namespace(meta), key.id, JobChanges(state=JobState.PAUSED))
     assert running(meta) == {}
     assert meta.bulk.take(key, 1, 3, BEGIN) is None
-    answer = meta.bulk.report(key, replace(part, after_key=9), 5, 20)
-    assert (answer.is_running, answer.granted_count, answer.part.page_count) == (False, 0, 0)
+    answer = meta.bulk.report(key, replace(part, after_key=9), keys(5), 20)
+    assert (answer.is_running, answer.granted_count, answer.part.page_keys) == (False, 0, ())
     job = meta.bulk.update(namespace(meta), key.id, JobChanges(state=JobState.RUNNING, items_per_second_max=7))
     assert (job.state, job.items_per_second_max) == (JobState.RUNNING, 7)
     assert running(meta) == {key.namespace: [key.id]}
@@ -191,7 +232,7 @@ def test_each_delayed_redrive_has_a_time_of_its_own(meta: Any) -> None:
 def test_an_undo_has_the_keys_that_its_job_has_come_to_and_cancels_it(meta: Any) -> None:
     redrive = BulkWork(action=BulkAction.REDRIVE, deliver_after_ms=1 << 42)
     key = make(meta, redrive)
-    meta.bulk.report(key, replace(take(meta, key, 1), after_key=30), 5, 44)
+    meta.bulk.report(key, replace(take(meta, key, 1), after_key=30), keys(5), 44)
     undo = make(meta, BulkWork(action=BulkAction.UNDO, undoes=key.id), 2)
     assert get(meta, key).state is JobState.CANCELLED
     part = take(meta, undo, 1)

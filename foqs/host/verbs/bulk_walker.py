@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -127,13 +127,14 @@ class BulkWalker(Service):
             while goes_on:
                 goes_on = False
                 for key, view in list(self._views.items()):
-                    if shard.shard_id in view.mine and self._runs(key):
+                    if shard.shard_id in view.mine and key in self._views:
                         goes_on |= await self._turn(key, view, shard)
         finally:
             self._turning.discard(shard.shard_id)
 
     def _runs(self, key: JobKey) -> bool:
-        return key in self._views
+        """True if the job runs, as far as this host knows; one that has stopped has only pages to be counted."""
+        return key in self._views and self._views[key].is_running
 
     async def _turn(self, key: JobKey, view: BulkView, shard: ShardState) -> bool:
         """Do a turn of one job on one shard. Returns True if another one can follow at once."""
@@ -150,6 +151,9 @@ class BulkWalker(Service):
                 work = self._works[at] = taken
                 if work.part.page_to:
                     await self._recount(key, view.work, namespace, work, self._pace_of(key))
+            if not self._runs(key):
+                self._works.pop(at, None)
+                return False
             return await self._pages(key, view.work, namespace, work, self._pace_of(key))
         except FoqsError as error:
             # It is taken anew: how far the last page was done is unknown.
@@ -206,40 +210,39 @@ class BulkWalker(Service):
             matched, examined = part.matched + len(rows), part.examined + examined_count
             return await self._keep(key, mine, replace(part, matched=matched, examined=examined, after_key=up_to))
         wanted_count = min(len(rows), pace.items_within(REPORT_MS, PAGE_ITEMS_MAX))
-        page_to = up_to if wanted_count == len(rows) else rows[wanted_count - 1].key
-        answer = await self._report(key, mine, mine.part, wanted_count, page_to)
+        end = up_to if wanted_count == len(rows) else rows[wanted_count - 1].key
+        answer = await self._report(key, mine, mine.part, [row.key for row in rows[:wanted_count]], end)
         if not answer.granted_count:
             return False
-        if answer.granted_count < len(rows):
-            rows = rows[: answer.granted_count]
-            page_to, examined_count = rows[-1].key, len(rows)
+        page_to, is_whole = mine.part.page_to, mine.part.page_to == up_to
+        rows = rows[: answer.granted_count]
         part = await self._change(key, work, namespace, mine, rows, page_to, pace)
-        is_whole = part.after_key == page_to
-        part = replace(part, examined=part.examined + (examined_count if is_whole else 0))
+        if is_whole and part.after_key == page_to:
+            part = replace(part, examined=part.examined + examined_count - len(rows))
         return await self._keep(key, mine, part, is_stopped=not answer.is_running)
 
     async def _report(
-        self, key: JobKey, mine: _Work, part: BulkPart, wanted_count: int = 0, page_to: int = 0
+        self, key: JobKey, mine: _Work, part: BulkPart, keys: Sequence[int] = (), page_to: int = 0
     ) -> PartAnswer:
         """Report a part, which is known from then on, and take up a page. Raises UnavailableError if others have it."""
-        answer = await self._namespaces.calls.run(
-            lambda meta: meta.bulk.report(key, part, wanted_count=wanted_count, page_to=page_to)
-        )
+        answer = await self._namespaces.calls.run(lambda meta: meta.bulk.report(key, part, keys, page_to))
         if answer.part is None:
             raise UnavailableError(f"the part of shard {part.shard_id} was taken by another", nothing_done=True)
         mine.part, mine.reported_s = answer.part, self._now_s()
         return answer
 
     async def _read(
-        self, work: BulkWork, namespace: Namespace, mine: _Work, to_key: int
+        self, work: BulkWork, namespace: Namespace, mine: _Work, to_key: int, keys: Sequence[int] = ()
     ) -> tuple[list[ItemRow], int, int]:
-        """Return the next items that match, the number of those that were looked at, and the key up to which they are
-        complete.
+        """Return the next items that match, of `keys` if given, the number of those that were looked at, and the key up
+        to which they are complete.
         """
         part = mine.part
         if part.after_key >= to_key:
             return [], 0, to_key
-        found = await self._exports.rows_matching(mine.shard, namespace, work, part.after_key, to_key, PAGE_ITEMS_MAX)
+        found = await self._exports.rows_matching(
+            mine.shard, namespace, work, part.after_key, to_key, PAGE_ITEMS_MAX, keys
+        )
         rows = found.rows
         if work.action is BulkAction.REDRIVE:
             # One that has died since the beginning has possibly been redriven by this job before.
@@ -259,7 +262,7 @@ class BulkWalker(Service):
         """Change the items of a page in steps, until the job stops, and return the part behind them."""
         part, first = mine.part, 0
         while first < len(rows):
-            if not self._runs(key) and first:
+            if not self._runs(key):
                 break
             some = rows[first : first + pace.step_items_max(STEP_ITEMS_MAX)]
             outcome = await self._step(namespace, mine.shard, work, some)
@@ -269,8 +272,9 @@ class BulkWalker(Service):
             if first < len(rows):
                 await self._until_free(key, pace)
         left_count = len(rows) - first
-        end = up_to if not left_count else rows[first - 1].key
-        return replace(part, matched=part.matched - left_count, after_key=end, page_to=0, page_count=0)
+        end = rows[first].key - 1 if left_count else up_to
+        matched, examined = part.matched - left_count, part.examined + first
+        return replace(part, matched=matched, examined=examined, after_key=end, page_to=0, page_keys=())
 
     async def _step(self, namespace: Namespace, shard: ShardState, work: BulkWork, rows: list[ItemRow]) -> StepOutcome:
         """Change some items, one step of a server at a time, with a pause behind it. So others wait for one at most."""
@@ -290,22 +294,21 @@ class BulkWalker(Service):
             await asyncio.sleep(min(wait_s, ROUND_PAUSE_MS / 1000))
 
     async def _recount(self, key: JobKey, work: BulkWork, namespace: Namespace, mine: _Work, pace: CopyPace) -> None:
-        """Do the rest of a page that was in work when its owner lost the shard, or failed."""
+        """Do the rest of a page that was in work when its owner lost the shard, or failed.
+
+        If the job has stopped since, the rest is only counted, as items that are not taken up.
+        """
         part = mine.part
-        count, page_to = part.page_count, part.page_to
         rows: list[ItemRow] = []
         reading = replace(mine)
-        while reading.part.after_key < page_to and len(rows) <= count:
-            some, _, up_to = await self._read(work, namespace, reading, page_to)
+        while reading.part.after_key < part.page_to:
+            some, _, up_to = await self._read(work, namespace, reading, part.page_to, part.page_keys)
             rows += some
             reading.part = replace(reading.part, after_key=up_to)
-        # Others can match since: they are of the next page.
-        end = page_to if len(rows) <= count else rows[count - 1].key
-        rows = rows[:count]
-        gone_count = count - len(rows)
+        gone_count = len(part.page_keys) - len(rows)
         mine.part = replace(part, done=part.done + gone_count, examined=part.examined + gone_count, is_recounted=True)
-        part = await self._change(key, work, namespace, mine, rows, end, pace)
-        await self._keep(key, mine, replace(part, examined=part.examined + len(rows)), is_stopped=True)
+        part = await self._change(key, work, namespace, mine, rows, part.page_to, pace)
+        await self._keep(key, mine, part, is_stopped=True)
 
     async def _keep(self, key: JobKey, mine: _Work, part: BulkPart, *, is_stopped: bool = False) -> bool:
         """Keep the part behind a page, and report it at the end, in time, and when the job stops."""

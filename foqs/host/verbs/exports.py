@@ -220,8 +220,9 @@ class Exports:
         after_key: int,
         to_key: int,
         limit: int,
+        keys: Sequence[int] = (),
     ) -> MatchingRows:
-        """Return the next items that the filter of a bulk job matches, in the order of their keys.
+        """Return the next items that the filter of a bulk job matches, in the order of their keys, of `keys` if given.
 
         Raises the errors of `rows_to_copy`.
         """
@@ -236,15 +237,16 @@ class Exports:
                 raise lost(shard.shard_id)
             criteria = self._criteria(shard, namespace, wanted)
             is_wanted = partial(_is_wanted, shard, namespace.number, wanted)
-            if chosen.ids:
-                keys = [key for key in chosen.keys_on(shard.shard_id) if after_key < key <= to_key][:limit]
-                criteria = criteria._replace(keys=(keys, keys[-1] if len(keys) == limit else to_key), by_lane=False)
+            if chosen.ids or keys:
+                named = keys or chosen.keys_on(shard.shard_id)
+                found = [key for key in named if after_key < key <= to_key][:limit]
+                criteria = criteria._replace(keys=(found, found[-1] if len(found) == limit else to_key), by_lane=False)
             rows, up_to = await self._read(owned, shard, lambda: owned.exporter.export_page(criteria, is_wanted))
-            if chosen.ids:
+            if criteria.keys is not None:
                 criteria = criteria._replace(topics=None)  # Ids can be those of other topics.
             rows = _rows_wanted(rows, criteria, is_wanted)
-            found = await self._slices.each(partial(_matching, shard, work), rows)
-            return MatchingRows(found, len(rows), up_to)
+            matching = await self._slices.each(partial(_matching, shard, work), rows)
+            return MatchingRows(matching, len(rows), up_to)
 
     def _serving(self, shard_id: int) -> tuple[OwnedShard, ShardState]:
         _, shard = self._shards.serving(shard_id)

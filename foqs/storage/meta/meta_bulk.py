@@ -6,7 +6,8 @@ the page, so that the next owner knows the items that were in work; docs/decisio
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import struct
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ from foqs.model.bulk_work import (
     taken,
     too_many,
     undoing,
+    with_page,
     work_of,
 )
 from foqs.model.cluster import ShardUse
@@ -55,8 +57,8 @@ TOUCH_MS = 3 * limits.SECOND_MS
 """The pause between two marks of parts that wait for their turn at the owner of their shard."""
 WAITING_MS = 10 * limits.SECOND_MS
 """A part without a mark for this long is shown as waiting for an owner."""
-_COUNTS = ("epoch", "version", "to_key", "after_key", "page_to", "page_count", "of_items", "examined", "matched",
-           "done", "skipped", "failed")  # fmt: skip
+_COUNTS = ("epoch", "version", "to_key", "after_key", "page_to", "of_items", "examined", "matched", "done", "skipped",
+           "failed")  # fmt: skip
 """Columns that have the names and values of the fields of BulkPart."""
 
 
@@ -68,7 +70,8 @@ class BulkView(NamedTuple):
     open_count: int
     """Parts that have not ended, of all shards."""
     mine: frozenset[int]
-    """The asked shards among them."""
+    """The asked shards with work: those among them, or, if the job has stopped, those with a page in work."""
+    is_running: bool = True
 
 
 def running_blocks() -> Blocks[bool]:
@@ -131,7 +134,8 @@ class MetaBulk:
         if changes.state is JobState.RUNNING and state is JobState.PAUSED:
             _check_goes_on(connection, key)
             check_room(list(connection.execute(select(BULK_RUNNING.c.namespace)).scalars()), namespace.number)
-            connection.execute(insert(BULK_RUNNING).values(_named(key)))
+            if connection.execute(select(BULK_RUNNING.c.job).where(_is(BULK_RUNNING, key))).first() is None:
+                connection.execute(insert(BULK_RUNNING).values(_named(key)))
             connection.execute(update(BULK_JOB).where(_is(BULK_JOB, key)).values(error=b""))
             connection.execute(update(BULK_PART).where(_is(BULK_PART, key)).values(active_at=SERVER_NOW_MS))
             note_change(connection, key.namespace)
@@ -154,18 +158,22 @@ class MetaBulk:
         if not named:
             return {}
         jobs = (
-            select(JOB.c.namespace, JOB.c.id, JOB.c.items_per_second_max, BULK_JOB.c.work)
+            select(JOB.c.namespace, JOB.c.id, JOB.c.state, JOB.c.items_per_second_max, BULK_JOB.c.work)
             .join(BULK_JOB, and_(BULK_JOB.c.namespace == JOB.c.namespace, BULK_JOB.c.job == JOB.c.id))
-            .where(tuple_(JOB.c.namespace, JOB.c.id).in_(named), JOB.c.state == int(JobState.RUNNING))
+            .where(tuple_(JOB.c.namespace, JOB.c.id).in_(named))
         )
         known = _shards(connection)
         open_: dict[JobKey, set[int]] = {}
         is_open = and_(tuple_(BULK_PART.c.namespace, BULK_PART.c.job).in_(named), BULK_PART.c.is_done == 0)
         late: set[int] = set()
-        columns = (BULK_PART.c.namespace, BULK_PART.c.job, BULK_PART.c.shard_id)
+        in_work: dict[JobKey, set[int]] = {}
+        columns = (BULK_PART.c.namespace, BULK_PART.c.job, BULK_PART.c.shard_id, BULK_PART.c.page_to)
         is_late = (BULK_PART.c.active_at < SERVER_NOW_MS - TOUCH_MS).label("is_late")
         for row in connection.execute(select(*columns, is_late).where(is_open)):
-            open_.setdefault(JobKey(row.namespace, row.job.decode()), set()).add(row.shard_id)
+            key = JobKey(row.namespace, row.job.decode())
+            open_.setdefault(key, set()).add(row.shard_id)
+            if row.page_to:
+                in_work.setdefault(key, set()).add(row.shard_id)
             if row.is_late and row.shard_id in shard_ids:
                 late.add(row.shard_id)
         if late:
@@ -179,32 +187,37 @@ class MetaBulk:
             if not shards & known and _lock(connection, key) is JobState.RUNNING:
                 _end_if_done(connection, key, _parts(connection, key))  # The last open shard was removed.
                 continue
-            mine = frozenset(shards & set(shard_ids))
+            is_running = job.state == JobState.RUNNING
+            if not is_running and key not in in_work:
+                continue
+            mine = frozenset((shards if is_running else in_work.get(key, set())) & set(shard_ids))
             work = _work_or_none(job.work)
             if work is not None:
-                views[key] = BulkView(work, job.items_per_second_max, len(shards & known), mine)
+                views[key] = BulkView(work, job.items_per_second_max, len(shards & known), mine, is_running)
         return views
 
     @in_transaction
     def take(
         self, connection: Connection, key: JobKey, shard_id: int, epoch: int, beginning: PartBeginning
     ) -> BulkPart | None:
-        """Return the part of a shard for its owner, which begins or continues it, or None if it has none to do."""
-        if _lock(connection, key) is not JobState.RUNNING:
-            return None
+        """Return the part of a shard for its owner, which begins or continues it, or None if it has none to do.
+
+        A job that has stopped has only pages in work, whose items are still to be counted.
+        """
+        state = _lock(connection, key)
         part = _parts(connection, key).get(shard_id)
-        if part is None or part.is_done:
+        if state is None or part is None or part.is_done or (state is not JobState.RUNNING and not part.page_to):
             return None
-        part = taken(part, epoch, beginning)
+        part = taken(replace(part, page_keys=_page_keys(connection, key, shard_id)), epoch, beginning)
         if part is not None:
             _write(connection, key, part)
         return part
 
     @in_transaction
     def report(
-        self, connection: Connection, key: JobKey, part: BulkPart, wanted_count: int = 0, page_to: int = 0
+        self, connection: Connection, key: JobKey, part: BulkPart, keys: Sequence[int] = (), page_to: int = 0
     ) -> PartAnswer:
-        """Write a part, and take up the next page with `wanted_count` items that match up to `page_to`.
+        """Write a part, and take up the next page, with the items of `keys` that match up to `page_to`.
 
         The job ends with its last part, and pauses if the page has more items than it can take up.
         """
@@ -216,10 +229,9 @@ class MetaBulk:
         part = replace(part, version=part.version + 1)
         work = _work(connection, key)
         count = 0
-        if wanted_count and state is JobState.RUNNING:
-            count = granted(work, {**parts, part.shard_id: part}.values(), wanted_count)
-            if count:
-                part = replace(part, page_to=page_to, page_count=count, matched=part.matched + count)
+        if keys and state is JobState.RUNNING:
+            count = granted(work, {**parts, part.shard_id: part}.values(), len(keys))
+            part = with_page(part, keys, page_to, count)
         _write(connection, key, part)
         parts[part.shard_id] = part
         sums = state_of(work, parts, (), "", is_over=False)
@@ -227,13 +239,15 @@ class MetaBulk:
         counted = {"items_count": items_count, "updated_at": SERVER_NOW_MS}
         connection.execute(update(JOB).where(_is_job(key)).values(counted))
         if state is not JobState.RUNNING:
+            _stop(connection, key)
             return PartAnswer(part)
-        if count < wanted_count:
+        # The pages in work are ended first, so that as many items are changed as can be.
+        if count < len(keys) and not any(one.page_to for one in parts.values()):
             error = _bytes(too_many(work))
             connection.execute(update(BULK_JOB).where(_is(BULK_JOB, key)).values(error=error))
             connection.execute(update(JOB).where(_is_job(key)).values(state=int(JobState.PAUSED)))
             _stop(connection, key)
-            return PartAnswer(part, granted_count=count)
+            return PartAnswer(part)
         _end_if_done(connection, key, parts)
         return PartAnswer(part, is_running=True, granted_count=count)
 
@@ -281,9 +295,9 @@ def _own_time(connection: Connection, number: int, wanted_ms: int) -> int:
 
 def _check_goes_on(connection: Connection, key: JobKey) -> None:
     """Raise InvalidArgumentError for a job that has all the items that it can take up."""
-    work = _work(connection, key)
-    if not granted(work, _parts(connection, key).values(), 1):
-        raise InvalidArgumentError(f"bulk job {key.id} cannot be resumed: {too_many(work)}")
+    error = connection.execute(select(BULK_JOB.c.error).where(_is(BULK_JOB, key))).scalar()
+    if error:
+        raise InvalidArgumentError(f"bulk job {key.id} cannot be resumed: {error.decode(errors='replace')}")
 
 
 def _end_if_done(connection: Connection, key: JobKey, parts: Mapping[int, BulkPart]) -> None:
@@ -295,6 +309,9 @@ def _end_if_done(connection: Connection, key: JobKey, parts: Mapping[int, BulkPa
 
 
 def _stop(connection: Connection, key: JobKey) -> None:
+    """Let hosts forget a job that has stopped, once none of its pages is in work."""
+    if any(part.page_to for part in _parts(connection, key).values()):
+        return
     if connection.execute(delete(BULK_RUNNING).where(_is(BULK_RUNNING, key))).rowcount:
         note_change(connection, key.namespace)
 
@@ -326,8 +343,16 @@ def _bulk_state(connection: Connection, key: JobKey, row: RowMapping, state: Job
     return state_of(work, parts, waiting, row["error"].decode(errors="replace"), is_over=state.is_over)
 
 
+def _page_keys(connection: Connection, key: JobKey, shard_id: int) -> tuple[int, ...]:
+    mine = and_(_is(BULK_PART, key), BULK_PART.c.shard_id == shard_id)
+    packed = connection.execute(select(BULK_PART.c.page_keys).where(mine)).scalar_one()
+    return struct.unpack(f">{len(packed) // 8}Q", packed)
+
+
 def _parts(connection: Connection, key: JobKey) -> dict[int, BulkPart]:
-    rows = connection.execute(select(BULK_PART).where(_is(BULK_PART, key))).mappings()
+    """Read the parts, without the keys of the pages in work, which can be many."""
+    columns = [column for column in BULK_PART.c if column.name != "page_keys"]
+    rows = connection.execute(select(*columns).where(_is(BULK_PART, key))).mappings()
     return {row["shard_id"]: _part_of(row) for row in rows}
 
 
@@ -348,6 +373,7 @@ def _row_of(key: JobKey, part: BulkPart) -> dict[str, Any]:
         "shard_id": part.shard_id,
         "active_at": 0,
         "as_of": part.as_of_ms,
+        "page_keys": struct.pack(f">{len(part.page_keys)}Q", *part.page_keys),
         **{name: getattr(part, name) for name in _COUNTS},
         "is_done": int(part.is_done),
         "is_recounted": int(part.is_recounted),

@@ -308,7 +308,7 @@ BULK_PART = Table(
     Column("to_key", BIGINT(unsigned=True), nullable=False),
     Column("after_key", BIGINT(unsigned=True), nullable=False),
     Column("page_to", BIGINT(unsigned=True), nullable=False),
-    Column("page_count", BigInteger, nullable=False),
+    Column("page_keys", MEDIUMBLOB, nullable=False),
     Column("of_items", BigInteger, nullable=False),
     Column("examined", BigInteger, nullable=False),
     Column("matched", BigInteger, nullable=False),
