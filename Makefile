@@ -1,6 +1,6 @@
 # foqs: `make` lists what there is to make.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-tools spark demo demo-spark test test-deep test-slow checks lint types imports unit test-mysql sim sim-clusters sim-serial sim-unique sim-in-flight sim-permits sim-gates sim-depths sim-aging power chaos chaos-order chaos-groups chaos-in-flight groups old-backlog keys in-flight caps caps-of-hosts overload starvation fairness bulk export redrives isolation any-host shares sick-shard take-over rolling rotation revocation reload dedup lease-ends long-life fuzz front-door connections bench bench-dedup bench-protected bench-spark spark-exact peers bench-peers scale compiled test-compiled locks audit sbom clean
+.PHONY: help setup test-tools spark demo demo-spark test test-deep test-slow checks lint types imports unit test-mysql sim sim-clusters sim-serial sim-unique sim-in-flight sim-permits sim-gates sim-depths sim-aging sim-bulk power chaos chaos-order chaos-groups chaos-in-flight groups old-backlog keys in-flight caps caps-of-hosts overload starvation fairness bulk export redrives isolation any-host shares sick-shard take-over rolling rotation revocation reload dedup lease-ends long-life fuzz front-door connections bench bench-dedup bench-protected bench-spark spark-exact peers bench-peers scale compiled test-compiled locks audit sbom clean
 BIN := .venv/bin
 # What the tests found, for scripts/test_counts.py.
 RESULTS := build/tests
@@ -95,6 +95,9 @@ sim-gates: setup ## clusters whose slots move with items of serial topics: make 
 
 sim-depths: setup ## clusters that keep the depth of a topic while hosts are killed: make sim-depths SEEDS=N
 	@$(BIN)/python -m tests.sim --depths --seeds $${SEEDS:-100} --keep-going
+
+sim-bulk: setup ## clusters that do bulk jobs while hosts are killed: make sim-bulk SEEDS=N
+	@$(BIN)/python -m tests.sim --bulk --seeds $${SEEDS:-300} --keep-going
 
 power: setup ## the power of a MySQL server cut under load: make power CUTS=N (as root, for the mounts)
 	@$(BIN)/python -m loadtest.power --cuts $${CUTS:-100}

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from tests.sim.aging_runs import run_aging
+from tests.sim.bulk_runs import run_bulk
 from tests.sim.depth_runs import run_depths
 from tests.sim.gate_runs import run_gates
 from tests.sim.permits import run_permits
@@ -33,6 +34,7 @@ from tests.sim.run import Outcome, run_seed
 @click.option("--in-flight", "limits_in_flight", is_flag=True, help="With limits of items in flight.")
 @click.option("--bundles", "has_bundles", is_flag=True, help="With items that hosts keep in bundles.")
 @click.option("--aging", is_flag=True, help="Runs of another kind: a cluster with a topic whose items age.")
+@click.option("--bulk", is_flag=True, help="Runs of another kind: a cluster that does a bulk job.")
 @click.option("--depths", is_flag=True, help="Runs of another kind: a cluster that keeps the depth of a topic.")
 @click.option("--gates", is_flag=True, help="Runs of another kind: slots move with items of serial topics.")
 @click.option("--permits", is_flag=True, help="Runs of another kind: only books of permits, step by step.")
@@ -43,6 +45,7 @@ def main(
     verbose: bool,
     keep_going: bool,
     aging: bool,
+    bulk: bool,
     depths: bool,
     gates: bool,
     permits: bool,
@@ -50,7 +53,7 @@ def main(
 ) -> None:
     """Simulate the queue with faults, once per seed."""
     began_s = time.monotonic()
-    run = _run_of(kind, aging=aging, depths=depths, gates=gates, permits=permits, verbose=verbose)
+    run = _run_of(kind, aging=aging, bulk=bulk, depths=depths, gates=gates, permits=permits, verbose=verbose)
     chosen = range(first, first + seeds) if seed is None else [seed]
     counts: Counter[str] = Counter()
     failed = 0
@@ -69,17 +72,19 @@ def main(
 
 
 def _run_of(
-    kind: dict[str, Any], *, aging: bool, depths: bool, gates: bool, permits: bool, verbose: bool
+    kind: dict[str, Any], *, aging: bool, bulk: bool, depths: bool, gates: bool, permits: bool, verbose: bool
 ) -> Callable[[int], Outcome]:
     load_s = kind.pop("load_s")
-    if not (aging or depths or gates or permits):
+    if not (aging or bulk or depths or gates or permits):
         return partial(run_seed, load_s_max=load_s, verbose=verbose, **kind)
-    if aging + depths + gates + permits > 1 or any(kind.values()) or not math.isinf(load_s):
+    if aging + bulk + depths + gates + permits > 1 or any(kind.values()) or not math.isinf(load_s):
         raise click.UsageError(
-            "--aging, --depths, --gates and --permits are runs of their own kind: no other option changes them"
+            "--aging, --bulk, --depths, --gates and --permits are runs of their own kind: no other option changes them"
         )
     if permits:
         return run_permits
+    if bulk:
+        return partial(run_bulk, verbose=verbose)
     return partial(run_aging if aging else run_depths if depths else run_gates, verbose=verbose)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.sim import (
     aging_defects,
     batch_defects,
+    bulk_defects,
     cap_defects,
     cluster_defects,
     copy_defects,
@@ -58,8 +59,8 @@ _OF_ONE_HOST = (
     unique_defects,
 )
 _OF_CLUSTERS = (
-    aging_defects, cluster_defects, copy_defects, depth_defects, fair_defects, gate_defects, group_defects,
-    peer_defects, reach_defects, routing_defects, secret_defects, shared_cap_defects, tier_defects,
+    aging_defects, bulk_defects, cluster_defects, copy_defects, depth_defects, fair_defects, gate_defects,
+    group_defects, peer_defects, reach_defects, routing_defects, secret_defects, shared_cap_defects, tier_defects,
 )  # fmt: skip
 
 
