@@ -53,7 +53,7 @@ class _Duration(click.ParamType):  # type: ignore[type-arg]  # it is generic fro
 
 
 def _filter_options(command: Callable[..., None]) -> Callable[..., None]:
-    when, bound = PastTime(), {"metavar": "NUMBER"}
+    when = PastTime()
     options = [
         click.option("--topic", "topics", multiple=True, help="Items of this topic; may be repeated."),
         click.option("--topic-prefix", default="", metavar="TEXT", help="Items of topics with this prefix."),
@@ -61,10 +61,10 @@ def _filter_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--enqueued-before", type=when, metavar="TIME", help="Enqueued before then."),
         click.option("--died-after", type=when, metavar="TIME", help="Dead letters from then on."),
         click.option("--died-before", type=when, metavar="TIME", help="Dead letters from before then."),
-        click.option("--priority-min", type=_PRIORITY, help="This priority or a less urgent one.", **bound),
-        click.option("--priority-max", type=_PRIORITY, help="This priority or a more urgent one.", **bound),
-        click.option("--attempts-min", type=_ATTEMPTS, help="At least this many failed attempts.", **bound),
-        click.option("--attempts-max", type=_ATTEMPTS, help="At most this many failed attempts.", **bound),
+        click.option("--priority-min", type=_PRIORITY, help="This priority or a less urgent one.", metavar="NUMBER"),
+        click.option("--priority-max", type=_PRIORITY, help="This priority or a more urgent one.", metavar="NUMBER"),
+        click.option("--attempts-min", type=_ATTEMPTS, help="At least this many failed attempts.", metavar="NUMBER"),
+        click.option("--attempts-max", type=_ATTEMPTS, help="At most this many failed attempts.", metavar="NUMBER"),
         click.option("--error-contains", default="", metavar="TEXT", help="This is in the reason of a failure."),
         click.option("--metadata-contains", default="", metavar="TEXT", help="This is in the metadata; needs READ."),
         click.option("--payload-contains", default="", metavar="TEXT", help="This is in the payload; needs READ."),

@@ -112,6 +112,7 @@ class FakeBulk:
             is_running = job.state is JobState.RUNNING
             in_work = {part.shard_id for part in record.parts.values() if part.page_to}
             if not is_running and not in_work:
+                self._stop(key)
                 continue
             mine = frozenset((shards if is_running else in_work) & set(shard_ids))
             for shard_id in shards & set(shard_ids):

@@ -402,6 +402,11 @@ def test_bad_jobs_are_refused_and_leave_nothing(world: World) -> None:
     assert world.admin.list_jobs(NS).jobs == []
 
 
+def test_other_jobs_have_other_ids(world: World) -> None:
+    with pytest.raises(foqs.InvalidArgumentError, match="is that of a bulk job"):
+        world.admin.create_job(NS, "bulk-" + "7" * 20)
+
+
 def test_a_job_is_made_once_by_its_id(world: World) -> None:
     job_id = "bulk-" + "7" * 20
     job = world.admin.create_bulk_job(NS, BulkAction.COUNT, job_id=job_id, detail="why")

@@ -276,6 +276,14 @@ def test_the_reason_of_a_wait_is_shown_until_the_part_continues(meta: Any) -> No
     assert get(meta, key).bulk.error == ""  # type: ignore[union-attr]
 
 
+def test_a_job_that_an_earlier_version_has_ended_runs_no_more(meta: Any) -> None:
+    """Its hosts know records alone."""
+    key = make(meta)
+    meta.jobs.update(namespace(meta), key.id, JobChanges(state=JobState.FAILED))
+    assert meta.bulk.views([key], [1, 2]) == {}
+    assert running(meta) == {}
+
+
 def test_a_deleted_namespace_gets_no_job(meta: Any) -> None:
     known = namespace(meta)
     with pytest.raises(UnknownNamespaceError):

@@ -9,7 +9,7 @@ from typing import Any
 from foqs.host.verbs.bulk_acts import BulkActs, StepOutcome
 from foqs.host.verbs.bulk_walker import BulkWalker
 from foqs.host.verbs.exports import Exports
-from foqs.model.bulk_work import BulkPart, BulkWork
+from foqs.model.bulk_work import BulkPart, BulkWork, parts_to_undo, taken, with_page
 from foqs.testing import fake_bulk
 from foqs.testing.fake_bulk import FakeBulk
 from tests.sim.bulk_runs import run_bulk
@@ -18,7 +18,7 @@ from tests.sim.planting import in_place_of, runs_with
 runs_with(__name__, run_bulk)
 
 _change, _keep, _rows_matching = BulkActs.change, BulkWalker._keep, Exports.rows_matching
-_with_page, _taken, _parts_to_undo = fake_bulk.with_page, fake_bulk.taken, fake_bulk.parts_to_undo
+_with_page, _taken, _parts_to_undo = with_page, taken, parts_to_undo
 _recount, _report, _stop = BulkWalker._recount, FakeBulk.report, FakeBulk._stop
 
 

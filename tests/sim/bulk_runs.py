@@ -262,7 +262,7 @@ class BulkRun:
             self._number += 1
             items.append(NewItem(_TOPIC, make_payload(f"{NAMESPACE}:buried-{self._number}", 40)))
         for first in range(0, count, 10):
-            await self._must(lambda door, some=items[first : first + 10]: door.queue.enqueue(NAMESPACE, some, False))
+            await self._must(partial(_put, items[first : first + 10]))
         demand = SimpleNamespace(topic=_TOPIC, count=20, group=None)
         until_s = self._world.loop.time() + 60
         while len(self._deaths()) < count and self._world.loop.time() < until_s:
@@ -271,7 +271,7 @@ class BulkRun:
                 SimNack(item.receipt, dead_letter=True, reason=self._chance.choice([_WANTED, _OTHER])) for item in taken
             ]
             if nacks:
-                await self._try(lambda door, nacks=nacks: door.queue.nack(NAMESPACE, nacks), None)
+                await self._try(partial(_nack, nacks), None)
         await asyncio.sleep(0.1)  # The job begins in a later millisecond.
 
     # ---- calls ----
@@ -308,6 +308,14 @@ class BulkRun:
                 self._world.complain(f"not within {_WELL_S_MAX} s: {what}; {self._world.owners()}")
                 return
             await asyncio.sleep(0.05)
+
+
+async def _put(items: list[NewItem], door: FakeDoor) -> Any:
+    return await door.queue.enqueue(NAMESPACE, items, False)
+
+
+async def _nack(nacks: list[SimNack], door: FakeDoor) -> Any:
+    return await door.queue.nack(NAMESPACE, nacks)
 
 
 async def _get(job_id: str, door: FakeDoor) -> Any:

@@ -74,6 +74,8 @@ class JobCalls:
         namespace = self._namespaces.get(request.namespace_name)
         job_id, items_per_second_max, detail = check_job_id(request.id), request.items_per_second_max, request.detail
         checked_changes(None, items_per_second_max, None, detail)
+        if is_bulk_job(job_id):
+            raise InvalidArgumentError(f"job id {job_id} is that of a bulk job, which createBulkJob makes")
         self._namespaces.require_durable()
         return await self._calls.run(
             lambda meta: meta.jobs.create(namespace, job_id, items_per_second_max or 0, detail or "")

@@ -181,19 +181,25 @@ class MetaBulk:
                 update(BULK_PART).where(is_open, BULK_PART.c.shard_id.in_(sorted(late))).values(active_at=SERVER_NOW_MS)
             )
         views: dict[JobKey, BulkView] = {}
+        stale = {*keys}
         for job in connection.execute(jobs).all():
             key = JobKey(job.namespace, job.id.decode())
             shards = open_.get(key, set())
             if not shards & known and _lock(connection, key) is JobState.RUNNING:
                 _end_if_done(connection, key, _parts(connection, key))  # The last open shard was removed.
+                stale.discard(key)
                 continue
             is_running = job.state == JobState.RUNNING
             if not is_running and key not in in_work:
                 continue
+            stale.discard(key)
             mine = frozenset((shards if is_running else in_work.get(key, set())) & set(shard_ids))
             work = _work_or_none(job.work)
             if work is not None:
                 views[key] = BulkView(work, job.items_per_second_max, len(shards & known), mine, is_running)
+        for key in sorted(stale):  # Hosts of an earlier version have ended or deleted their records.
+            if _lock(connection, key) is not JobState.RUNNING:
+                _stop(connection, key)
         return views
 
     @in_transaction
