@@ -22,6 +22,7 @@ _OUTPUTS = {
         ["2 enqueued, then: invalid literal for int() with base 10: 'three'"],
     ],
     "Large loads": [["SUCCEEDED 3000 items, 0 rejected"]],
+    "All items that match": [["SUCCEEDED 0 matched, 0 redriven, 0 skipped"]],
     "Several hosts": [["done: march"]],
     "A share for each customer": [["['ada', 'ada', 'ada', 'bob', 'bob', 'bob']"]],
     "Low priorities that do not starve": [

@@ -315,7 +315,7 @@ def _end_if_done(connection: Connection, key: JobKey, parts: Mapping[int, BulkPa
 
 
 def _stop(connection: Connection, key: JobKey) -> None:
-    """Let hosts forget a job that has stopped, once none of its pages is in work."""
+    """Let hosts forget a job that has stopped, once no page of it is in work."""
     if any(part.page_to for part in _parts(connection, key).values()):
         return
     if connection.execute(delete(BULK_RUNNING).where(_is(BULK_RUNNING, key))).rowcount:
