@@ -168,6 +168,8 @@ class BulkRun:
         if self._changed(before) != first and not self._was_disturbed:
             self._world.complain(f"K4: job is {state.name} for 3 s, and {len(first)} changes became more")
         self._world.counts["bulk jobs stopped"] += 1
+        if "items_max" in _of(found).error:
+            return found  # It had paused by itself, at its most items, and is not resumed.
         if state is JobState.PAUSED:
             await self._must(lambda door: door.admin.update_job(NAMESPACE, job.id, state=int(JobState.RUNNING)))
         return replace(found, state=JobState.RUNNING) if state is JobState.PAUSED else found
