@@ -25,7 +25,7 @@ def test_mutated_messages_are_refused_or_decoded_and_do_no_harm() -> None:
 
 
 def test_the_fuzzer_finds_what_the_decoder_costs_without_the_scan() -> None:
-    assert any("of the processor" in defect for defect in frames.fuzz(40, seed=4, batch_frames=20, scans=False).defects)
+    assert any("of the processor" in defect for defect in frames.fuzz(40, seed=9, batch_frames=20, scans=False).defects)
 
 
 @pytest.mark.deep
