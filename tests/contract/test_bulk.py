@@ -271,10 +271,12 @@ def test_a_delayed_redrive_can_be_undone_until_its_items_are_delivered(world: Wo
     bury(world, "t", 5, "no card")
     before = {one.id: one.death_reason for one in world.dead()}
     until_ms = world.dead()[0].died_at_ms + 20 * SECOND_MS  # type: ignore[operator]
+    others = [NewItem("t", b"other", deliver_after_ms=until_ms) for _ in range(3)]
+    world.client.enqueue_many(NS, others)
     job = run(world, BulkAction.REDRIVE, deliver_after_ms=until_ms)
     assert (bulk(job).done, world.dead(), world.payloads()) == (5, [], [])
-    own_ms = bulk(job).work.deliver_after_ms
-    world.client.enqueue_many(NS, [NewItem("t", b"other", deliver_after_ms=own_ms) for _ in range(3)])
+    assert bulk(job).work.deliver_after_ms == until_ms
+    world.client.enqueue_many(NS, others)
     undo = until_over(world, world.admin.undo_bulk_job(NS, job.id))
     assert (undo.state, bulk(undo).matched, bulk(undo).done) == (JobState.SUCCEEDED, 5, 5)
     assert {one.id: one.death_reason for one in world.dead()} == before

@@ -58,6 +58,12 @@ async def redrives_those_that_died_since(
     return found.rows, found.examined_count, found.up_to
 
 
+async def buries_all_that_waits_until_then(
+    self: BulkWalker, work: Any, namespace: Any, mine: Any, to_key: int, keys: Any = ()
+) -> Any:
+    return await redrives_those_that_died_since(self, work, namespace, mine, to_key, keys)
+
+
 def shares_times(wanted_ms: int, used: Any) -> int:
     return wanted_ms
 
@@ -94,6 +100,8 @@ CASES: list[tuple[Any, str, Any, Callable[[World], None]]] = [
     (FakeBulk, "update", ignores_a_new_state, bulk.test_a_cancelled_job_stops_for_good_and_its_counts_are_exact),
     (BulkWalker, "_read", redrives_those_that_died_since,
      bulk.test_items_that_die_behind_the_beginning_are_not_redriven),
+    (BulkWalker, "_read", buries_all_that_waits_until_then,
+     bulk.test_a_delayed_redrive_can_be_undone_until_its_items_are_delivered),
     (fake_bulk, "undoing", undoes_at_any_time,
      bulk.test_a_delayed_redrive_can_be_undone_until_its_items_are_delivered),
     (fake_bulk, "free_time", shares_times, bulk.test_an_undo_takes_back_its_own_job_alone_and_cancels_it),

@@ -13,7 +13,7 @@ from foqs.host.verbs.inspection import Act, Inspection
 from foqs.host.verbs.page_reads import lost
 from foqs.model.bulk_work import BulkAction, BulkWork
 from foqs.model.calls import PositionErrors
-from foqs.model.errors import InvalidArgumentError, NotFoundError, UnavailableError
+from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError
 from foqs.model.namespace import Namespace
 from foqs.model.serial import slot_of_serial
 from foqs.shard.port import ItemRow
@@ -28,6 +28,7 @@ SETTLED_PAUSE_MS = 50
 class StepOutcome(NamedTuple):
     done: int
     skipped: int
+    failed: int
 
 
 class BulkActs:
@@ -44,21 +45,27 @@ class BulkActs:
     ) -> StepOutcome:
         """Change the items of these rows, and return when all is durable.
 
-        An item that has changed since its row was read, and matches no more, is skipped. Raises UnavailableError if
-        some could not be changed now; it is unknown then if others were.
+        An item that has changed since its row was read, and matches no more, is skipped. One whose change is refused
+        for good has failed. Raises UnavailableError or OverloadedError if some could not be changed now; it is unknown
+        then if others were.
         """
-        skipped = 0
-        for slot, some in self._by_slot(namespace, shard, rows).items():
+        skipped = failed = 0
+        for slot, some in self._by_slot(namespace, shard, work, rows).items():
             async with self._gates.turn([shard.shard_id], slot) as not_now:
                 if not_now:
                     raise next(iter(not_now.values()))
-                skipped += await self._change(namespace, shard, work, some)
-        return StepOutcome(len(rows) - skipped, skipped)
+                errors = await self._change(namespace, shard, work, some)
+            skipped_count = sum([isinstance(error, NotFoundError | InvalidArgumentError) for error in errors])
+            skipped += skipped_count
+            failed += len(errors) - skipped_count
+        return StepOutcome(len(rows) - skipped - failed, skipped, failed)
 
     def _by_slot(
-        self, namespace: Namespace, shard: ShardState, rows: Sequence[ItemRow]
+        self, namespace: Namespace, shard: ShardState, work: BulkWork, rows: Sequence[ItemRow]
     ) -> Mapping[int | None, list[ItemRow]]:
-        """Divide rows by the slots of serial topics, whose shards deliver in turns; None for all other topics."""
+        """Divide rows by the slots of serial topics, whose shards deliver in turns; None for all other rows."""
+        if work.action is not BulkAction.REDRIVE:
+            return {None: list(rows)}
         slots: dict[int, int | None] = {}
         found: dict[int | None, list[ItemRow]] = {}
         for row in rows:
@@ -69,24 +76,29 @@ class BulkActs:
             found.setdefault(slots[row.topic], []).append(row)
         return found
 
-    async def _change(self, namespace: Namespace, shard: ShardState, work: BulkWork, rows: Sequence[ItemRow]) -> int:
-        """Change items, and return the number of those that are skipped."""
-        skipped, left = 0, list(rows)
+    async def _change(
+        self, namespace: Namespace, shard: ShardState, work: BulkWork, rows: Sequence[ItemRow]
+    ) -> list[FoqsError]:
+        """Change items, and return the errors of those that cannot be changed."""
+        refused: list[FoqsError] = []
+        left, not_now = list(rows), None
         for _ in range(SETTLED_TRIES):
             errors = await self._try(namespace, shard, work, left)
             again: list[ItemRow] = []
             for position, error in errors.items():
-                if isinstance(error, NotFoundError | InvalidArgumentError):
-                    skipped += 1
-                elif isinstance(error, UnavailableError) and error.nothing_done:
-                    again.append(left[position])
-                else:
+                if not error.retryable:
+                    refused.append(error)
+                    continue
+                if not error.nothing_done:
                     raise error
+                not_now = error
+                again.append(left[position])
             if not again:
-                return skipped
-            last, left = error, again
+                return refused
+            left = again
             await asyncio.sleep(SETTLED_PAUSE_MS / 1000)
-        raise last
+        assert not_now is not None, "it has been tried"
+        raise not_now
 
     async def _try(
         self, namespace: Namespace, shard: ShardState, work: BulkWork, rows: Sequence[ItemRow]

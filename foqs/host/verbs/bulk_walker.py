@@ -247,6 +247,8 @@ class BulkWalker(Service):
         if work.action is BulkAction.REDRIVE:
             # One that has died since the beginning has possibly been redriven by this job before.
             rows = [row for row in rows if row.due_at <= part.as_of_ms]
+        elif work.action is BulkAction.UNDO:
+            rows = [row for row in rows if row.death_reason]  # Others that wait for the same time never died.
         return rows, found.examined_count, found.up_to
 
     async def _change(
@@ -266,7 +268,12 @@ class BulkWalker(Service):
                 break
             some = rows[first : first + pace.step_items_max(STEP_ITEMS_MAX)]
             outcome = await self._step(namespace, mine.shard, work, some)
-            part = replace(part, done=part.done + outcome.done, skipped=part.skipped + outcome.skipped)
+            part = replace(
+                part,
+                done=part.done + outcome.done,
+                skipped=part.skipped + outcome.skipped,
+                failed=part.failed + outcome.failed,
+            )
             first += len(some)
             pace.charge(len(some), self._now_s())
             if first < len(rows):
