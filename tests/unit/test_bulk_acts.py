@@ -73,9 +73,7 @@ def test_items_are_done_skipped_or_failed() -> None:
 
 def test_an_item_that_is_being_settled_is_tried_again_alone() -> None:
     outcome, inspection = asyncio.run(
-        change(
-            {2: [SETTLED, SETTLED, NotFoundError("acked")], 4: [SETTLED, OverloadedError("full", nothing_done=True)]}
-        )
+        change({2: [SETTLED, SETTLED, NotFoundError("acked")], 4: [OverloadedError("full", nothing_done=True)]})
     )
     assert outcome == (4, 1, 0)
     assert inspection.asked == [[1, 2, 3, 4, 5], [2, 4], [2]]
