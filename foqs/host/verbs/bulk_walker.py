@@ -89,18 +89,21 @@ class BulkWalker(Service):
     async def _round(self) -> None:
         """Look at the jobs that run, and begin the work on each shard that has some."""
         keys = [JobKey(number, job_id) for number, some in self._namespaces.bulk_running.items() for job_id in some]
-        owned = [(shard.shard_id, shard) for _, shard in self._shards.owned() if self._is_healthy(shard.shard_id)]
+        if not keys and not self._views:
+            return
+        owned = {shard.shard_id: shard for _, shard in self._shards.owned() if self._is_healthy(shard.shard_id)}
         if not keys or not owned:
             self._views = {}
         else:
-            mine = [shard_id for shard_id, _ in owned]
-            views = await self._namespaces.calls.run(lambda meta: meta.bulk.views(keys, mine))
+            views = await self._namespaces.calls.run(lambda meta: meta.bulk.views(keys, list(owned)))
             self._views = {key: view for key, view in views.items() if view.mine}
-        self._works = {at: work for at, work in self._works.items() if at[0] in self._views}
+        # The states of lost shards are freed.
+        kept = [(at, one) for at, one in self._works.items() if at[0] in self._views and owned.get(at[1]) is one.shard]
+        self._works = dict(kept)
         self._paces = {key: pace for key, pace in self._paces.items() if key in self._views}
         for key, view in self._views.items():
             self._set_pace(key, view)
-        for shard_id, shard in owned:
+        for shard_id, shard in owned.items():
             if shard_id not in self._turning and any(shard_id in view.mine for view in self._views.values()):
                 self._turning.add(shard_id)
                 self._tasks.spawn(self._walk(shard), f"bulk jobs of shard {shard_id}")
