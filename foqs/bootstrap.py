@@ -37,7 +37,6 @@ from foqs.host.metrics.gauges import OF_ACCESS, OF_AUDIT, OF_EVENT_LOG, OF_HOST,
 from foqs.host.metrics.rates import Rates
 from foqs.host.registry.censuses import Censuses
 from foqs.host.registry.group_calls import GroupCalls
-from foqs.host.registry.kept_gates import SlotGates
 from foqs.host.registry.known_slots import Slots
 from foqs.host.registry.namespace_calls import NamespaceCalls
 from foqs.host.registry.namespaces import Namespaces
@@ -148,7 +147,7 @@ class Host(Service):
         on_events, gates = self._dispatcher.on_events, self._slot_moves.gates
         self._inspection = Inspection(self._namespaces, self._shards, self._waiting, on_events, slices, pages, gates)
         self._exports = Exports(self._namespaces, self._shards, pages, slices, parts.wall_ms)
-        self._group_purge, self._bulk_walker = self._make_group_purge(), self._make_bulk_walker(gates)
+        self._group_purge, self._bulk_walker = self._make_group_purge(), self._make_bulk_walker()
         self._group_copier = GroupCopier(self._namespaces, self._shards, self._exports, self._waiting, self._loop.time)
         self._quotas, self._depths = self._make_quotas(), Depths(self._namespaces.settings, self._shards.owned)
         self._permit_asks = PermitAsks(self._meta.permits, self._dispatcher, self._loop.time)
@@ -246,9 +245,8 @@ class Host(Service):
         if self._event_log is not None:
             await self._event_log.start()
         await self._sharing.start()
-        await self._group_purge.start()
-        await self._group_copier.start()
-        await self._bulk_walker.start()
+        for walker in (self._group_purge, self._group_copier, self._bulk_walker):
+            await walker.start()
         await self._server.start()
         self._membership.advertise(self._advertised(), self._peer_advertised())
 
@@ -275,9 +273,8 @@ class Host(Service):
     async def _stop(self) -> None:
         await self._server.stop()
         await self._routing.stop()
-        await self._bulk_walker.stop()
-        await self._group_copier.stop()
-        await self._group_purge.stop()
+        for walker in (self._bulk_walker, self._group_copier, self._group_purge):
+            await walker.stop()
         await self._namespace_calls.stop()
         await self._slot_moves.stop()
         self._distant.stop()
@@ -421,8 +418,8 @@ class Host(Service):
         calls = GroupCalls(self._namespaces, self._namespace_calls)
         return GroupPurge(self._namespaces, self._shards, self._exports, self._inspection, calls, self._loop.time)
 
-    def _make_bulk_walker(self, gates: SlotGates) -> BulkWalker:
-        acts = BulkActs(self._namespaces, self._shards, self._inspection, gates)
+    def _make_bulk_walker(self) -> BulkWalker:
+        acts = BulkActs(self._namespaces, self._shards, self._inspection, self._slot_moves.gates)
         return BulkWalker(self._namespaces, self._shards, self._exports, acts, self._loop.time)
 
     def _make_quotas(self) -> Quotas:
@@ -468,9 +465,8 @@ class Host(Service):
                 Leases(namespaces, shards, self._inspection, self._waiting, count_event, undelivered, self._consumers),
                 ShardMaps(namespaces, self._namespace_calls, shards, self._advertised),
                 NamespaceVerbs(namespaces, self._namespace_calls, self._follower.refresh),
-                GroupVerbs(namespaces, group_calls),
+                GroupVerbs(namespaces, group_calls), BulkCalls(namespaces, self._parts.wall_ms),
                 DedupCalls(namespaces, placement, self._waiting), JobCalls(namespaces, self._jobs),
-                BulkCalls(namespaces, self._parts.wall_ms),
                 ShardCalls(namespaces, shards, self._slots, self._waiting, self._sharing.tiers_of, places),
                 StatusOfHost(host_name, shards, self._is_draining, self._peer_advertised),
                 AuditList(namespaces.access_calls.run),
