@@ -213,14 +213,6 @@ class ShardItem:
         return [self.receipt] if self.bundle is None else self.bundle.receipts
 
     @property
-    def contents(self) -> list[ItemContent]:
-        """The contents of its items, as far as they are in memory."""
-        bundle = self.bundle
-        if bundle is not None:
-            return [ItemContent(payload, bundle.metadata, bundle.trace_context) for payload in bundle.payloads]
-        return [] if self.content is None else [self.content]
-
-    @property
     def first_content(self) -> ItemContent | None:
         """The content of its first item; None while it is not in memory."""
         bundle = self.bundle

@@ -140,6 +140,9 @@ def _cut(message: bytes, count_at: int, count: int) -> Cut | None:
         kind[0].append(position)
         kind[1].append(message[begin:end])
         at = end + tail_bytes
+    # The rest of the request and of the arguments, which must not have another list of items.
+    if _end_of_fields(message, at) + 1 != len(message) or message[-1]:
+        return None
     small = b"".join((message[:count_at], _count(len(kinds)), *firsts, message[at:]))
     positions, payloads = zip(*kinds.values(), strict=True)
     return Cut(small, count, positions, payloads)
@@ -148,16 +151,23 @@ def _cut(message: bytes, count_at: int, count: int) -> Cut | None:
 def _end_of_kind(message: bytes, at: int, length_at: int, tail_at: int) -> int:
     """Return the end of an item that begins at `at`; 0 if it is not as Thrift libraries write it.
 
-    The length of its payload is at `length_at`. Its further fields have growing numbers, so that none repeats another.
+    The length of its payload is at `length_at`, and its further fields begin at `tail_at`.
     """
-    if not message.startswith(_TOPIC, at) or not message.startswith(_PAYLOAD, length_at - 3):
-        return 0
+    is_known = message.startswith(_TOPIC, at) and message.startswith(_PAYLOAD, length_at - 3)
+    return _end_of_fields(message, tail_at) if is_known else 0
+
+
+def _end_of_fields(message: bytes, at: int) -> int:
+    """Return the end of a struct whose first two fields end at `at`.
+
+    It is 0 unless all further fields are numbers or strings, and their own numbers grow, so that no field comes twice.
+    """
     last_number = 2
-    while kind := message[tail_at]:
-        number = _u16(message, tail_at + 1)[0]
-        width = _WIDTH[kind] if kind != _STRING else 4 + _u32(message, tail_at + 3)[0]
+    while kind := message[at]:
+        number = _u16(message, at + 1)[0]
+        width = _WIDTH[kind] if kind != _STRING else 4 + _u32(message, at + 3)[0]
         if number <= last_number or not width:
             return 0
         last_number = number
-        tail_at += 3 + width
-    return tail_at + 1
+        at += 3 + width
+    return at + 1

@@ -6,6 +6,7 @@ from tests.sim import (
     aging_defects,
     batch_defects,
     bulk_defects,
+    bundle_defects,
     cap_defects,
     cluster_defects,
     copy_defects,
@@ -39,6 +40,7 @@ from tests.sim import (
 from tests.sim.planting import Planted, planted
 
 _OF_ONE_HOST = (
+    bundle_defects,
     cap_defects,
     dedup_defects,
     defects,

@@ -15,12 +15,13 @@ from foqs.model.caps import NEVER_S
 from foqs.model.item import Phase
 from foqs.model.shared_caps import SharedCap
 from foqs.shard.state.engine import ShardState
+from tests.support.invariants import contents_bytes
 
 
 def dispatcher_problems(dispatcher: Dispatcher, shards: list[ShardState]) -> Iterator[str]:
     """Between two steps of the loop, whatever is under way."""
     buffers = [queue.buffer for queue in dispatcher.queues.by_topic.values()]
-    held = sum(content.size_bytes for buffer in buffers for item in buffer.items for content in item.contents)
+    held = sum(contents_bytes(item) for buffer in buffers for item in buffer.items)
     if dispatcher.prefetch.prefetched_bytes != held:
         yield f"the prefetch buffers count {dispatcher.prefetch.prefetched_bytes} bytes and hold {held}"
     waiting = {call for queue in dispatcher.queues.by_topic.values() for call in queue.calls}

@@ -277,13 +277,21 @@ def _buffer_problems(shard: ShardState) -> Iterator[str]:
         if key not in item.keys or (item.bundle is not None and item.bundle.parts):
             yield f"{key:x} is resident as {item.count} items from {item.key:x}, which were divided"
     size_bytes = sum(
-        item.count * limits.RESIDENT_ITEM_BYTES + sum(content.size_bytes for content in item.contents)
+        item.count * limits.RESIDENT_ITEM_BYTES + contents_bytes(item)
         for item in dict.fromkeys(index.resident.values())
     )
     if index._resident_bytes != size_bytes:
         yield f"resident items count {index._resident_bytes} bytes and have {size_bytes}"
     if size_bytes > limits.RESIDENT_BYTES_MAX:
         yield f"resident items have {size_bytes} bytes"
+
+
+def contents_bytes(item: ShardItem) -> int:
+    """The bytes of all contents that are in memory."""
+    if item.bundle is None:
+        return 0 if item.content is None else item.content.size_bytes
+    shared_bytes = len(item.bundle.metadata) + len(item.bundle.trace_context)
+    return sum(len(payload) + shared_bytes for payload in item.bundle.payloads)
 
 
 def _held_for_dedup(shard: ShardState) -> list[ShardItem]:
@@ -297,6 +305,8 @@ def _held_for_dedup(shard: ShardState) -> list[ShardItem]:
 def _topic_problems(shard: ShardState, tables: Tables) -> Iterator[str]:
     waiting = [*shard.claims.waiting_for_calls.values(), *shard.claims.waiting.values()]
     claiming = {(item.topic, item.sort_key) for item in waiting}
+    if count_of(waiting) != shard.claims.waiting_count:
+        yield f"{shard.claims.waiting_count} claims are counted as waiting, there are {count_of(waiting)}"
     for topic in shard.index.topics.values():
         if topic.claim_head != order.LAST and (topic, topic.claim_head) not in claiming:
             yield f"the first claim of {topic} is none of those that wait"

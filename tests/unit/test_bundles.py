@@ -12,7 +12,7 @@ import pytest
 import foqs
 from foqs import NewItem
 from foqs.host.verbs import made
-from foqs.model.errors import FoqsError
+from foqs.model.errors import FoqsError, StaleLeaseError
 from foqs.testing import MemoryQueue
 from tests.sim.bundles import counted_bundles
 
@@ -92,4 +92,45 @@ def test_a_client_cannot_tell_items_in_bundles_from_items_by_themselves(first: i
         assert in_bundles == alone, seed
         all_steps += steps
     assert min(all_steps.values()) > 10
-    assert min(bundles["items in bundles"], bundles["bundles that were divided"]) > 100
+    assert bundles["items in bundles"] > 300
+    assert bundles["bundles that were divided"] > 10
+
+
+def in_work(queue: MemoryQueue, count: int) -> tuple[foqs.Client, list[str]]:
+    client = queue.client()
+    client.enqueue_many("default", [NewItem("t", b"%d" % number) for number in range(count)])
+    return client, [item.receipt for item in client.dequeue("default", "t", count=count)]
+
+
+def test_a_receipt_that_comes_twice_ends_a_lease_once() -> None:
+    with MemoryQueue() as queue:
+        client, receipts = in_work(queue, 4)
+        errors = client.ack("default", [*receipts, receipts[2]], return_errors=True)
+        assert {at: type(error) for at, error in errors.items()} == {4: StaleLeaseError}
+        client, receipts = in_work(queue, 4)
+        errors = client.ack("default", [*receipts, *receipts], return_errors=True)
+        assert {at: type(error) for at, error in errors.items()} == dict.fromkeys(range(4, 8), StaleLeaseError)
+        assert not list(client.topics("default"))
+
+
+def test_items_of_a_topic_that_ages_no_more_are_stored_with_their_payloads() -> None:
+    with MemoryQueue() as queue:
+        client, admin = queue.client(), queue.admin()
+        admin.set_topic_policy("default", "t", aging_ms_per_priority=60_000)
+        client.enqueue("default", "t", b"old")
+        admin.set_topic_policy("default", "t", aging_ms_per_priority=0)
+        client.enqueue_many("default", [NewItem("t", b"%d" % number) for number in range(3)])
+        page = admin.peek_items("default", "t")
+        assert sorted(item.payload for item in page.items) == [b"0", b"1", b"2", b"old"]
+
+
+def test_leases_that_end_together_end_within_the_bound_of_a_tick() -> None:
+    with MemoryQueue() as queue:
+        client, _ = in_work(queue, 400)
+        (writer,) = queue._traffic.host._host._shards.writers.values()
+        assert writer.shard is not None
+        due_at = next(iter(writer.shard.index.leases.values())).lease_due_at
+        counts = [len(writer.shard.leases.pop_due(due_at + 200, 100)) for _ in range(5)]
+        assert sum(counts) == 400
+        assert max(counts) < 100 + made.BUNDLE_ITEMS_MAX
+        assert client.dequeue("default", "t") == []

@@ -103,3 +103,17 @@ def test_an_item_that_names_its_topic_or_payload_twice_is_read_as_a_whole(again:
     message = head.replace(middle, middle + again)
     assert cut_batch(message) is None
     assert read(message) == read_as_a_whole(message)
+
+
+def test_a_call_with_a_second_list_or_request_is_read_as_a_whole() -> None:
+    message = call(structs.NewItem("t", b"x"), structs.NewItem("t", b"y"))
+    assert cut_batch(message) is not None
+    no_items = b"\x0f\0\2\x0c" + pack("!I", 0)
+    for again in (no_items, b"\x0f\0\2\x08" + pack("!Ii", 1, 7), b"\x0c\0\3\0"):
+        with_list = message[:-2] + again + message[-2:]
+        assert cut_batch(with_list) is None
+        assert read(with_list) == read_as_a_whole(with_list)
+    with_request = message[:-1] + b"\x0c\0\1\0" + message[-1:]
+    assert cut_batch(with_request) is None
+    assert read(with_request) == read_as_a_whole(with_request)
+    assert cut_batch(message + b"\0") is None

@@ -242,6 +242,8 @@ class Deliveries:
         an expired one that perhaps holds their topic as a dead letter.
         """
         self._prefetch.take(queue, items, self._clock())
+        if queue.is_serial:
+            items = self._ones(items)  # The run of a serial topic comes back from any of its items on.
         parts = by_topic(items)
         if any(item.expires_at <= clocks[topic.shard_id].server_ms for topic, some in parts.items() for item in some):
             items = self._without_expired(items, clocks)

@@ -8,7 +8,7 @@ from operator import attrgetter
 from foqs.host.dispatch.queues import Queues
 from foqs.host.dispatch.topic_queue import DequeueCall, TopicQueue
 from foqs.model import limits, order
-from foqs.model.item import ShardItem, by_topic, count_of
+from foqs.model.item import ShardItem, by_topic, count_of, undivided
 from foqs.model.namespace import SettingsTable
 from foqs.model.topic import ShardTopic
 from foqs.shard.state.events import ClaimsEnded, Demand
@@ -115,7 +115,7 @@ class Prefetch:
 
     def claims_ended(self, topic: ShardTopic, ended: ClaimsEnded) -> None:
         """Hold the items of claims that have ended, unless they must be unclaimed."""
-        queue, items = self._queues.of(topic), ended.items
+        queue, items = self._queues.of(topic), undivided(ended.items)
         if claiming_bytes := self._claiming_bytes_of.get(topic):
             left_count = topic.claiming_count
             self._expect(topic, claiming_bytes * left_count // (left_count + ended.count))

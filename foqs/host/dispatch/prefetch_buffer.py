@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from operator import neg
 
 from foqs.model import limits, order
-from foqs.model.item import ShardItem, count_of, divide, sort_keys_of, undivided
+from foqs.model.item import Phase, ShardItem, count_of, divide, sort_keys_of, undivided
 from foqs.model.topic import OLDEST_ITEMS_MAX, OLDEST_URGENCIES_MAX
 from foqs.shard.writer.shard_writer import ShardWriter
 
@@ -89,10 +89,11 @@ class PrefetchBuffer:
             del self._items[sort_key]
         del self.sort_keys[-count:]
 
-    def most_urgent(self, count: int) -> list[ShardItem]:
+    def most_urgent(self, count: int, bytes_max: int = limits.PREFETCH_BYTES_MAX) -> list[ShardItem]:
         """Return the `count` most urgent items, in order; `count` is at least 1.
 
-        A bundle is divided if it does not stand there as a whole, with nothing else among its items.
+        A bundle is divided if it does not stand there as a whole, with nothing else among its items. All are divided if
+        their contents together are larger than `bytes_max`.
         """
         found: list[ShardItem] = []
         end = len(self.sort_keys)
@@ -103,7 +104,7 @@ class PrefetchBuffer:
                 item = self._standing(item, end, min(item.count, end - last))
             found.append(item)
             end -= item.count
-        return found
+        return found if sum([item.size_bytes for item in found]) <= bytes_max else self.ones(found)
 
     def _standing(self, item: ShardItem, end: int, count: int) -> ShardItem:
         """Return the part of a bundle, of up to `count` items, that ends the sort keys before `end`."""
@@ -124,7 +125,7 @@ class PrefetchBuffer:
 
     def ones(self, items: list[ShardItem], sort_keys: Sequence[int] = ()) -> list[ShardItem]:
         """Return the items at these places, or all of these, each by itself."""
-        for item in items:
+        for item in dict.fromkeys(items):
             if item.bundle is not None:
                 self._divide(item)
         return [self._items[sort_key] for sort_key in sort_keys or sort_keys_of(items)]
@@ -133,6 +134,7 @@ class PrefetchBuffer:
         """Divide a held bundle, unless that has happened already, and hold its parts."""
         assert item.bundle is not None
         if not item.bundle.parts:
+            assert item.phase is Phase.PREFETCHED, "its leases are its only other holder"
             divide(item, at)
         for part in undivided([item]):
             if at is None and part.bundle is not None:

@@ -434,7 +434,7 @@ class TopicQueue:
         count = self.servable_count(min(call.wants[self], room)) if bytes_left > 0 else 0
         if not count:
             return [], [], bytes_left
-        items, room_bytes = self.buffer.most_urgent(count), bytes_left
+        items, room_bytes = self.buffer.most_urgent(count, bytes_left), bytes_left
         unbacked, count, bytes_left = _unbacked(call, items, room_bytes, clocks, writers)
         if unbacked:
             items = self.buffer.ones(items)  # Their calls can want different leases.

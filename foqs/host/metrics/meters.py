@@ -198,7 +198,7 @@ class TransactionMeters:
             ("packed", result.packed_count),
             ("promoted", result.promoted_count),
             ("fetched", len(transaction.fetches)),
-            ("claimed", sum([len(claim.items) for claim in transaction.claims])),
+            ("claimed", sum([count_of(claim.items) for claim in transaction.claims])),
             ("dead_lettered", sum([rewrite.lane < 0 for rewrite in transaction.rewrites])),
             ("rewritten", len(transaction.rewrites)),
             ("woken", len(transaction.wakes) + len(transaction.wakes_in_place)),

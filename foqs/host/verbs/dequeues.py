@@ -20,7 +20,7 @@ from foqs.model.calls import NO_CONTENT, CallContext, Delivery
 from foqs.model.delivered import Delivered, DeliveredBundle
 from foqs.model.errors import OverloadedError, PausedError
 from foqs.model.groups import check_consumed
-from foqs.model.item import ItemEvent, ShardItem, count_of
+from foqs.model.item import ItemEvent, ShardItem, count_of, undivided
 from foqs.model.namespace import Namespace
 from foqs.model.topic import ShardTopic
 from foqs.model.topic_name import is_of_group, parts
@@ -240,7 +240,8 @@ class Dequeues:
             else:
                 payloads = item.bundle.payloads
                 parts.append(DeliveredBundle(delivery, topic.shard_id, item.key, item.deliveries + 1, payloads))
-            item.forget_content()
+            for part in undivided([item]):
+                part.forget_content()
         return Delivered(parts)
 
     def _is_suspect(self, item: ShardItem) -> bool:

@@ -263,7 +263,8 @@ class Leases:
 
 def _without_repeats(group: _OfShard) -> tuple[_OfShard, list[int]]:
     """Leave each lease to the first position that ends it. Returns the other positions as well."""
-    if len({item.key for item in group.items}) == len(group.items):
+    is_divided = any(item.bundle is not None and item.bundle.parts for item in group.items)
+    if not is_divided and len({item.key for item in group.items}) == len(group.items):
         return group, []
     # A repeat has divided the bundle that an earlier position ends.
     parts = [undivided([item]) for item in group.items]
@@ -276,7 +277,8 @@ def _without_repeats(group: _OfShard) -> tuple[_OfShard, list[int]]:
     kept = list(first_at.values())
     items, places = [ends[at][0] for at in kept], [ends[at][1] for at in kept]
     rewrites = [group.rewrites[at] for at in kept] if group.rewrites else []
-    others = sorted({place for _, place in ends}.difference(places))
+    repeats = [ends[at] for at in sorted({*range(len(ends))}.difference(kept))]
+    others = [place + at for item, place in repeats for at in range(item.count)]
     return group._replace(items=items, places=places, rewrites=rewrites), others
 
 

@@ -138,13 +138,14 @@ class LeaseTable:
     def pop_due(self, steady_ms: int, count_max: int) -> list[ShardItem]:
         """End up to `count_max` leases that are over, and return their items."""
         ended: list[ShardItem] = []
-        while len(ended) < count_max and (due := self._wheel.pop_due(steady_ms, 1)):
-            if due[0].phase is not Phase.LEASED:
-                continue
-            for item in self._index.ones(due):
-                self._wheel.remove(item.key, item.lease_due_at)  # The parts of a bundle have come back into it.
-                del self.by_receipt[item.receipt]
-                ended.append(item)
+        for due in self._wheel.pop_due(steady_ms, count_max):
+            if len(ended) >= count_max:
+                self._wheel.add(due.key, due.lease_due_at, due)  # Bundles before it were more items than entries.
+            elif due.phase is Phase.LEASED:
+                for item in self._index.ones([due]):
+                    self._wheel.remove(item.key, item.lease_due_at)  # The parts of a bundle have come back into it.
+                    del self.by_receipt[item.receipt]
+                    ended.append(item)
         return ended
 
 

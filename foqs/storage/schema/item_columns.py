@@ -107,6 +107,7 @@ def packed_integers(item: ShardItem) -> tuple[int, ...]:
 
 def inserted_integers(item: ShardItem) -> tuple[int, ...]:
     """Return the values of KEY_COLUMNS and GIVEN_COLUMNS."""
+    assert item.bundle is None, "each item of a bundle has a row of its own"
     topic = item.topic.number
     is_delayed = item.due_at > item.enqueued_at
     return (

@@ -42,6 +42,8 @@ class Claims:
         """Items by key, in the order in which they are claimed."""
         self.waiting_for_calls: OrderedDict[int, ShardItem] = OrderedDict()
         """The waiting items that are claimed anew for a call, before all others."""
+        self.waiting_count = 0
+        """The items in both."""
         self.fresh: list[ShardItem] = []
         """Items that the transaction being planned inserts and claims."""
         self.demand: Mapping[ShardTopic, Demand] = {}
@@ -82,7 +84,9 @@ class Claims:
     def _started(self, topic: ShardTopic, items: list[ShardItem]) -> None:
         self._sort_keys.setdefault(topic, set()).update([item.sort_key for item in items])
         topic.claim_head = min(topic.claim_head, items[0].sort_key)
-        topic.claiming_count += count_of(items)
+        count = count_of(items)
+        topic.claiming_count += count
+        self.waiting_count += count
 
     def _divided(self, item: ShardItem, parts: list[ShardItem]) -> None:
         """Let the parts of a bundle wait in its place."""
@@ -103,7 +107,7 @@ class Claims:
             return  # With the claim of a later item, the topic would have no room for the earlier one.
         wanted = self.demand[topic].count_of(sort_keys_of(items))
         # Half of a transaction is for claims that wait already, of other topics, perhaps of other namespaces.
-        kept = min(len(self.waiting_for_calls) + len(self.waiting), limits.TRANSACTION_CLAIMS_MAX // 2)
+        kept = min(self.waiting_count, limits.TRANSACTION_CLAIMS_MAX // 2)
         count = min(wanted, topic.room, limits.TRANSACTION_CLAIMS_MAX - kept - count_of(self.fresh), count_of(items))
         if count <= 0:
             return
@@ -124,6 +128,7 @@ class Claims:
     def unclaim(self, item: ShardItem) -> None:
         """Undo the claim of the item, unless it is under way already."""
         if self.waiting.pop(item.key, None) or self.waiting_for_calls.pop(item.key, None):
+            self.waiting_count -= item.count
             self.end(item.topic, [item], [])
 
     def unclaim_for_calls(self, topic: ShardTopic) -> bool:
@@ -134,6 +139,7 @@ class Claims:
         """
         of_topic = [self.waiting_for_calls.pop(order.key_of(at), None) for at in self._sort_keys.get(topic, ())]
         unclaimed = [item for item in of_topic if item is not None]
+        self.waiting_count -= count_of(unclaimed)
         for item in unclaimed:
             self._settlements.unclaim(item)
         if unclaimed:
@@ -170,6 +176,7 @@ class Claims:
         for item in reversed(put_off):
             self.waiting[item.key] = item
             self.waiting.move_to_end(item.key, last=False)
+        self.waiting_count -= taken_count
         self.in_flight = fresh + taken
         if not self.in_flight:
             return []

@@ -287,6 +287,6 @@ class Inserting(Operation):
 def _set_placed_apart(transaction: Transaction) -> None:
     """Insert the items of topics that age by themselves: their rows have a column more, and packs have no places."""
     for some in (transaction.inserts, transaction.inserts_short_lived):
-        transaction.inserts_placed += [item for item in some if item.topic.has_places]
+        transaction.inserts_placed += [one for item in some if item.topic.has_places for one in singles(item)]
         some[:] = [item for item in some if not item.topic.has_places]
     transaction.inserts_placed.sort(key=_key)
