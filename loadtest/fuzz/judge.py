@@ -116,7 +116,7 @@ def check_arguments(request: Any) -> None:
         checked_query(request)
         return
     for demand in getattr(request, "topics", None) or ():
-        arguments.check_topic(demand.topic)
+        arguments.check_topic(getattr(demand, "topic", demand))  # Some calls name topics alone.
         arguments.check_range("count", demand.count, 1, limits.BATCH_ITEMS_MAX)
     settings = getattr(request, "settings", None)
     if settings is not None:

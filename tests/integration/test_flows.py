@@ -132,7 +132,7 @@ async def _leased(host: RunningHost) -> str:
     ("trace", "files_max", "returns_max"),
     [
         (_enqueue, 43, 66),
-        (_enqueue_for_a_waiting_consumer, 58, 158),  # Two calls, and between them the dispatcher.
+        (_enqueue_for_a_waiting_consumer, 58, 160),  # Two calls, and between them the dispatcher.
         (_dequeue, 35, 46),
         (_ack, 34, 38),
         (_nack_with_delay, 36, 46),
