@@ -85,6 +85,11 @@ class ItemFilter:
             and (self.attempts_max is None or row.failed_attempts <= self.attempts_max)
         )
 
+    @property
+    def has_text_conditions(self) -> bool:
+        """True if it looks into errors, metadata or payloads, which a delivery can change."""
+        return bool(self.error_contains or self.metadata_contains or self.payload_contains)
+
     def has_texts(self, row: FilteredRow, state: ItemState) -> bool:
         """Return True if the conditions on texts and contents hold, all of which the row must have."""
         return (

@@ -13,8 +13,16 @@ from foqs.background.outage_log import OutageLog
 from foqs.background.service import Service
 from foqs.host.admission.job_rate import JobRate
 from foqs.model import limits
+from foqs.model.bulk_work import is_bulk_job
 from foqs.model.calls import EnqueueResult
-from foqs.model.errors import FoqsError, OverloadedError, RateLimitedError, UnavailableError
+from foqs.model.errors import (
+    FoqsError,
+    InvalidArgumentError,
+    OverloadedError,
+    RateLimitedError,
+    UnavailableError,
+    shown,
+)
 from foqs.model.jobs import check_job_id, unknown_job
 from foqs.model.namespace import Namespace
 from foqs.storage.meta.meta_jobs import JobCounts, JobKey, JobView, MetaJobs
@@ -127,6 +135,8 @@ class Jobs(Service):
         Raises InvalidArgumentError, NotFoundError, and OverloadedError for too many jobs.
         """
         key = JobKey(namespace.number, check_job_id(job_id))
+        if is_bulk_job(key.id):
+            raise InvalidArgumentError(f"{shown(key.id)} is a bulk job, to which no enqueue belongs: name another one")
         job = self._by_key.get(key)
         if job is None:
             self._check_room()

@@ -113,6 +113,8 @@ class BulkActs:
             state, before = shard.state_of(row), seen[row.key]
             if state not in work.states or not work.filter.has_numbers(row, state):
                 raise NotFoundError("the item does not match any more")
+            if work.filter.has_text_conditions and row.deliveries != before.deliveries:
+                raise NotFoundError("the item was delivered since, and has perhaps other texts")
             if (row.lane < 0 or before.lane < 0) and (row.lane, row.due_at) != (before.lane, before.due_at):
                 raise NotFoundError("the item has died another time")
             act(shard, row, completion, position)

@@ -67,6 +67,9 @@ def checked_filter(given: of.ItemFilter | None) -> ItemFilter:
     """Return a checked filter. Raises InvalidArgumentError and TooLargeError."""
     if given is None:
         return ItemFilter()
+    for name in ("topics", "ids", "states"):
+        if getattr(given, name) is not None and not getattr(given, name):
+            raise InvalidArgumentError(f"{name} is given and empty, which no item matches: leave it out for all items")
     topics, prefix, named = given.topics or (), given.topic_prefix or "", given.ids or ()
     arguments.check_batch("topics", len(topics), TOPICS_MAX)
     for topic in [*topics, *([prefix] if prefix else [])]:
