@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from foqs.host.dispatch.prefetch_buffer import PrefetchBuffer
-from foqs.host.verbs import settlements
 from foqs.host.verbs.made import Made
 from foqs.model import item as items
 from foqs.model import order
@@ -94,11 +92,6 @@ def claims_bundles_beyond_what_was_chosen(
     return item if item.key == key else self.divide(item)[key - item.key]
 
 
-@in_place_of(PrefetchBuffer, "_standing")
-def delivers_bundles_past_items_among_them(self: PrefetchBuffer, item: ShardItem, end: int, count: int) -> ShardItem:
-    return item
-
-
 @in_place_of(formats, "_add_bundle")
 def packs_bundles_without_their_metadata(parts: list[bytes], item: ShardItem, bundle: Any) -> None:
     metadata, bundle.metadata = bundle.metadata, bytes(len(bundle.metadata))
@@ -112,11 +105,6 @@ def gives_out_the_ids_of_a_bundle_in_another_order(self: Made, shard_id: int, by
     for _, positions in self.bundles:
         first, last = positions[0], positions[-1]
         by_position[first], by_position[last] = by_position[last], by_position[first]
-
-
-@in_place_of(settlements, "undivided")
-def ends_leases_of_divided_bundles_as_a_whole(some: Iterable[ShardItem]) -> list[ShardItem]:
-    return list(some)
 
 
 @in_place_of(order, "sort_keys")
