@@ -326,7 +326,7 @@ RESIDENT_ITEM_BYTES = 512
 """Memory for an item without its payload and metadata."""
 PREFETCH_BYTES_MAX = 64 * MIB
 """Memory of the host for items that are claimed ahead of consumers."""
-WINDOW_ITEMS_MAX = 16_000
+WINDOW_ITEMS_MAX = 4_000
 """Ready items of one topic and shard in memory. A window is refilled by a quarter of its bound when it holds less than
 a quarter.
 """

@@ -120,7 +120,9 @@ def made_in_bundles(
         first_key = shard.index.next_keys(len(kind.payloads))
         expires_at = due_at + (new.ttl_ms or namespace.settings.ttl_ms_default)
         shared_bytes = len(content.metadata) + len(content.trace_context)
-        for first, end in _parts(kind.payloads, shared_bytes):
+        # Behind the edge of a window each item gets a row of its own.
+        count_max = BUNDLE_ITEMS_MAX if topic.window.complete else 1
+        for first, end in _parts(kind.payloads, shared_bytes, count_max):
             key = first_key + first
             sort_key = order.sort_key(new.priority, due_at, key, shard.shard_id)
             item = ShardItem(
@@ -154,14 +156,14 @@ def _kinds(new_items: Sequence[NewItem], positions: Sequence[int]) -> Sequence[I
     return None if any(_UNCOMMON(kind.item) != _COMMON for kind in kinds) else kinds
 
 
-def _parts(payloads: Sequence[bytes], shared_bytes: int) -> Iterator[tuple[int, int]]:
+def _parts(payloads: Sequence[bytes], shared_bytes: int, count_max: int) -> Iterator[tuple[int, int]]:
     """Divide the items of a kind by their payloads. Yields the first position, and the end, of each bundle or item."""
     first = size_bytes = 0
     for at, payload in enumerate(payloads):
         item_bytes = len(payload) + shared_bytes
         is_large = item_bytes > BUNDLED_ITEM_BYTES_MAX
         more_bytes = item_bytes + limits.PACKED_ITEM_BYTES
-        is_full = at - first == BUNDLE_ITEMS_MAX or size_bytes + more_bytes > BUNDLE_BYTES_MAX
+        is_full = at - first == count_max or size_bytes + more_bytes > BUNDLE_BYTES_MAX
         if first < at and (is_large or is_full):
             yield first, at
             first, size_bytes = at, 0
