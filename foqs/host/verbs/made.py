@@ -10,7 +10,7 @@ from foqs.contract.requests import NewItem
 from foqs.host import arguments
 from foqs.host.admission.depths import Room
 from foqs.model import ids, limits, order
-from foqs.model.calls import PositionErrors
+from foqs.model.calls import ItemContent, PositionErrors
 from foqs.model.errors import FoqsError
 from foqs.model.item import Phase, ShardItem, bundle_of
 from foqs.model.namespace import Namespace
@@ -127,7 +127,7 @@ def made_in_bundles(
             sort_key = order.sort_key(new.priority, due_at, key, shard.shard_id)
             item = ShardItem(
                 key, topic, new.priority, due_at, sort_key, Phase.INSERTING, now_ms, expires_at, new.lease_ms or 0,
-                content=content._replace(payload=kind.payloads[first]),
+                content=ItemContent(kind.payloads[first], content.metadata, content.trace_context),
             )  # fmt: skip
             if end - first > 1:
                 made.bundles.append((bundle_of(item, kind.payloads[first:end], content), kind.positions[first:end]))
