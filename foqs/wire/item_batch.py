@@ -14,8 +14,10 @@ from typing import Any, Final, NamedTuple, overload
 
 from foqs.model import limits
 
-KINDS_MAX: Final = 64
-"""Kinds of items in one call beyond which it is decoded as a whole."""
+KINDS_MAX: Final = 16
+"""Kinds of items in one call beyond which it is decoded as a whole: to tell many apart costs more than it saves."""
+KIND_ITEMS_MIN: Final = 2
+"""The fewest items of a kind, on average, for which kinds pay."""
 
 _HEAD: Final = bytes([0x80, 1, 0, 1, 0, 0, 0, 7]) + b"enqueue"
 _REQUEST_AT: Final = len(_HEAD) + 4
@@ -103,8 +105,8 @@ class Cut(NamedTuple):
 def cut_batch(message: bytes) -> Cut | None:
     """Cut the payloads out of an enqueue call that is as Thrift libraries write it; None for any other message.
 
-    The items must be several, and at most BATCH_ITEMS_MAX, so that their elements are within the bound of a frame. Each
-    begins with its topic and its payload, and has no nested field.
+    The items must be several of few kinds, and at most BATCH_ITEMS_MAX, so that their elements are within the bound of a
+    frame. Each begins with its topic and its payload, and has no nested field.
     """
     if not message.startswith(_HEAD) or not message.startswith(_NAMESPACE, _REQUEST_AT):
         return None
@@ -140,6 +142,8 @@ def _cut(message: bytes, count_at: int, count: int) -> Cut | None:
         kind[0].append(position)
         kind[1].append(message[begin:end])
         at = end + tail_bytes
+    if len(kinds) * KIND_ITEMS_MIN > count:
+        return None
     # The rest of the request and of the arguments, which must not have another list of items.
     if _end_of_fields(message, at) + 1 != len(message) or message[-1]:
         return None

@@ -134,3 +134,14 @@ def test_leases_that_end_together_end_within_the_bound_of_a_tick() -> None:
         assert sum(counts) == 400
         assert max(counts) < 100 + made.BUNDLE_ITEMS_MAX
         assert client.dequeue("default", "t") == []
+
+
+def test_an_invalid_item_makes_no_topic() -> None:
+    with MemoryQueue() as queue:
+        client = queue.client()
+        items = [NewItem("bad", b"", ttl_ms=-1)] * 2 + [NewItem("good", b"")] * 2
+        result = client.enqueue_many("default", items, return_errors=True)
+        assert sorted(result.errors) == [0, 1]
+        (writer,) = queue._traffic.host._host._shards.writers.values()
+        assert writer.shard is not None
+        assert [name for _, name in writer.shard.index.topics] == ["good"]

@@ -128,12 +128,11 @@ class ItemMaker:
             return None
         topics = shard.index.topics
 
-        def topic_of(name: str) -> ShardTopic | FoqsError:
+        def topic_of(name: str) -> ShardTopic | FoqsError | None:
             fault = self._fault_of(number, name, (), ())
-            known = fault or topics.get((number, name)) or (None if is_keyed(name) else arguments.topic_fault(name))
-            return known if known is not None else new_topic(name)
+            return fault or topics.get((number, name)) or (None if is_keyed(name) else arguments.topic_fault(name))
 
-        return made_in_bundles(shard, namespace, writer.now_ms(), new_items, positions, topic_of, errors)
+        return made_in_bundles(shard, namespace, writer.now_ms(), new_items, positions, topic_of, new_topic, errors)
 
     def make_items(
         self,

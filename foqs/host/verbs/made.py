@@ -16,7 +16,7 @@ from foqs.model.item import Phase, ShardItem, bundle_of
 from foqs.model.namespace import Namespace
 from foqs.model.topic import ShardTopic
 from foqs.shard.state.engine import ShardState
-from foqs.wire.item_batch import ItemBatch, ItemKind
+from foqs.wire.item_batch import KIND_ITEMS_MIN, KINDS_MAX, ItemBatch, ItemKind
 
 BUNDLE_ITEMS_MAX = 256
 """The most items of a bundle."""
@@ -94,10 +94,13 @@ def made_in_bundles(
     now_ms: int,
     new_items: Sequence[NewItem],
     positions: Sequence[int],
-    topic_of: Callable[[str], ShardTopic | FoqsError],
+    topic_of: Callable[[str], ShardTopic | FoqsError | None],
+    new_topic: Callable[[str], ShardTopic],
     errors: PositionErrors,
 ) -> Made | None:
-    """Return the items by position, and add the errors of invalid ones to `errors`; `topic_of` makes missing topics.
+    """Return the items by position, and add the errors of invalid ones to `errors`.
+
+    `topic_of` finds a topic, or the error of its name; `new_topic` makes it if it is missing and has a valid item.
 
     None if the items must be made one by one: they have uncommon fields, or several kinds have one place in the order,
     where the order of the call counts. Raises FoqsError when the shard takes no items.
@@ -114,6 +117,7 @@ def made_in_bundles(
             if isinstance(topic, FoqsError):
                 raise topic
             content, due_at = arguments.check_item(new, namespace.settings, now_ms)
+            topic = topic or new_topic(new.topic or "")
         except FoqsError as error:
             errors.update(dict.fromkeys(kind.positions, error.with_traceback(None)))
             continue
@@ -138,7 +142,8 @@ def made_in_bundles(
 
 
 def _kinds(new_items: Sequence[NewItem], positions: Sequence[int]) -> Sequence[ItemKind] | None:
-    """Return the kinds of the items at these positions, or None if they are uncommon."""
+    """Return the kinds of the items at these positions, or None if they are uncommon, or too many for so few items."""
+    kinds_max = min(KINDS_MAX, len(positions) // KIND_ITEMS_MIN)
     if isinstance(new_items, ItemBatch) and len(positions) == len(new_items):
         kinds = new_items.kinds
     else:
@@ -148,6 +153,8 @@ def _kinds(new_items: Sequence[NewItem], positions: Sequence[int]) -> Sequence[I
             if not isinstance(new.payload, bytes) or _UNCOMMON(new) != _COMMON:
                 return None
             _, some_positions, payloads = found.setdefault(_KIND(new), (new, [], []))
+            if len(found) > kinds_max:
+                return None
             some_positions.append(position)
             payloads.append(new.payload)
         kinds = list(map(ItemKind._make, found.values()))
