@@ -48,7 +48,8 @@ _LIST: Final = 15
 
 _WIDTHS: Final = {2: 1, 3: 1, 4: 8, 6: 2, 8: 4, 10: 8}
 """Bytes of bool, byte, double, i16, i32 and i64."""
-_WIDTH: Final = bytes(_WIDTHS.get(kind, 0) for kind in range(256))
+WIDTHS: Final = bytes(_WIDTHS.get(kind, 0) for kind in range(256))
+"""The same by type, with 0 for all other types."""
 
 _STRICT_CALL: Final = _VERSION_1 | CALL
 _HEAD_BYTES: Final = 12
@@ -325,7 +326,7 @@ def _skip_struct(data: bytes, at: int, budget: int, depth: int, string_maps: boo
             if budget < 0:
                 _refuse_budget()
             return at + 1, budget
-        elif width := _WIDTH[kind]:
+        elif width := WIDTHS[kind]:
             at += 3 + width
         elif kind == _LIST:
             at, budget = _skip_list(data, at + 3, budget, depth + 1, string_maps)
@@ -361,7 +362,7 @@ def _skip_list(data: bytes, at: int, budget: int, depth: int, string_maps: bool)
     elif kind == _STRUCT:
         for _ in range(count):
             at, budget = _skip_struct(data, at, budget, depth + 1, string_maps)
-    elif width := _WIDTH[kind]:
+    elif width := WIDTHS[kind]:
         at += width * count
     else:
         for _ in range(count):
@@ -384,7 +385,7 @@ def _skip_map(data: bytes, at: int, budget: int, depth: int, string_maps: bool) 
         for kind in kinds:
             if kind == _STRING:
                 at += 4 + _u32(data, at)[0]
-            elif width := _WIDTH[kind]:
+            elif width := WIDTHS[kind]:
                 at += width
             else:
                 at, budget = _skip_nested(kind, data, at, budget, depth + 1, string_maps)

@@ -13,6 +13,7 @@ from struct import error as struct_error
 from typing import Any, Final, NamedTuple, overload
 
 from foqs.model import limits
+from foqs.wire.frames import WIDTHS
 
 KINDS_MAX: Final = 16
 """Kinds of items in one call beyond which it is decoded as a whole: to tell many apart costs more than it saves."""
@@ -27,8 +28,6 @@ _TOPIC: Final = bytes([11, 0, 1])
 _PAYLOAD: Final = bytes([11, 0, 2])
 _TOPIC_FIELD_BYTES_MAX: Final = 1_024
 _STRING: Final = 11
-_WIDTH: Final = bytes({2: 1, 3: 1, 4: 8, 6: 2, 8: 4, 10: 8}.get(kind, 0) for kind in range(256))
-"""Bytes of bool, byte, double, i16, i32 and i64 by type."""
 _u32 = Struct("!I").unpack_from
 _u16 = Struct("!H").unpack_from
 _count = Struct("!I").pack
@@ -105,8 +104,8 @@ class Cut(NamedTuple):
 def cut_batch(message: bytes) -> Cut | None:
     """Cut the payloads out of an enqueue call that is as Thrift libraries write it; None for any other message.
 
-    The items must be several of few kinds, and at most BATCH_ITEMS_MAX, so that their elements are within the bound of a
-    frame. Each begins with its topic and its payload, and has no nested field.
+    The items must be several of few kinds, and at most BATCH_ITEMS_MAX, which keeps their elements within the bound of
+    a frame. Each begins with its topic and its payload, and has no nested field.
     """
     if not message.startswith(_HEAD) or not message.startswith(_NAMESPACE, _REQUEST_AT):
         return None
@@ -169,7 +168,7 @@ def _end_of_fields(message: bytes, at: int) -> int:
     last_number = 2
     while kind := message[at]:
         number = _u16(message, at + 1)[0]
-        width = _WIDTH[kind] if kind != _STRING else 4 + _u32(message, at + 3)[0]
+        width = WIDTHS[kind] if kind != _STRING else 4 + _u32(message, at + 3)[0]
         if number <= last_number or not width:
             return 0
         last_number = number

@@ -116,7 +116,7 @@ async def test_a_host_that_does_not_answer_is_a_reason(meta_url: str, shard_urls
 
         async def silent_there(self: KnownFacts, request: Any) -> Any:
             if self is other.host._routing._explaining._local:
-                await asyncio.sleep(60)
+                await asyncio.Event().wait()
             return await host_facts(self, request)
 
         with patch.object(KnownFacts, "host_facts", silent_there), patch.object(explaining, "ANSWER_MS_MAX", 100):

@@ -47,7 +47,9 @@ class MergedCalls:
             RatesPage: lambda found, request: RatesMerge(found, request.order, request.limit, request.topics or ()),
             History: lambda found, _: HistoryMerge(found),
         }
-        """Those of many rows of numbers, which would take tens of milliseconds in one turn of the event loop."""
+        """The merges of many rows of numbers, which take tens of milliseconds together and are done in several turns of the
+        event loop.
+        """
 
     async def call(self, verb: str, context: CallContext, request: Any) -> Any:
         """The merged result.

@@ -18,7 +18,7 @@ SPANS_S = (60.0, 900.0)
 IDLE_MS_MAX = 15 * limits.MINUTE_MS
 """A topic without events for this long leaves."""
 STEP_MS_MAX = SLOT_MS // 2
-"""A clock of the day that is off by more than this has been set, so that all series begin anew."""
+"""A jump of the wall clock by more than this begins all series anew."""
 SWAPS_MAX = 250
 """Series of a namespace that one round hands from topics that have become still to its busier ones."""
 SWAP_RATIO = 1.5

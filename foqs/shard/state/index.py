@@ -302,9 +302,9 @@ class ShardIndex:
             self._resident_bytes -= item.count * limits.RESIDENT_ITEM_BYTES + item.size_bytes
 
     def take_resident(self, topic: ShardTopic, sort_keys: Sequence[int]) -> list[ShardItem]:
-        """Take the ready items at these places, which come one after the other, out of memory to claim them.
+        """Take ready items out of memory to claim them; their sort keys are neighbours in the window.
 
-        A bundle that stands there in part is divided. Items whose contents are not in memory are made anew.
+        A bundle is divided if it stands there in part. An item whose content is not in memory is made anew.
         """
         resident, found = self.resident, list[ShardItem]()
         at, end = 0, len(sort_keys)
