@@ -47,9 +47,7 @@ class MergedCalls:
             RatesPage: lambda found, request: RatesMerge(found, request.order, request.limit, request.topics or ()),
             History: lambda found, _: HistoryMerge(found),
         }
-        """The merges of many rows of numbers, which take tens of milliseconds together and are done in several turns of the
-        event loop.
-        """
+        """The merges of many rows of numbers, each of which takes several turns of the event loop."""
 
     async def call(self, verb: str, context: CallContext, request: Any) -> Any:
         """The merged result.
