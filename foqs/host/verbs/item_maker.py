@@ -22,6 +22,7 @@ from foqs.model.topic import ShardTopic
 from foqs.model.topic_name import base_of, check_length, described, is_hidden, is_keyed
 from foqs.shard.state.engine import ShardState
 from foqs.shard.writer.shard_writer import ShardWriter
+from foqs.wire.item_batch import KIND_ITEMS_MIN
 
 AT_MOST_ONCE = int(DeliveryPolicy.AT_MOST_ONCE)
 
@@ -102,7 +103,9 @@ class ItemMaker:
                 topics[name] = index.new_topic(number, name, len(topics))
             return topics[name]
 
-        made = None if fair else self._in_bundles(writer, shard, namespace, new_items, positions, new_topic, errors)
+        made: Made | None = None
+        if len(positions) >= KIND_ITEMS_MIN and not fair:
+            made = self._in_bundles(writer, shard, namespace, new_items, positions, new_topic, errors)
         if made is None:
             made = self.make_items(writer, shard, namespace, new_items, positions, new_topic, errors, fair=fair)
         if made.items:
