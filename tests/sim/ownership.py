@@ -244,7 +244,12 @@ class SteppingStore(FakeStore):
         is_its_place = row is None or row.server == found.server
         if (is_as_left or is_as_handed_on) and not ask.is_renewal and is_its_place:
             self._world.complain(f"P11: {self._owner} needs a new epoch for shard {self._shard_id}, which it left so")
-        return self._give_epoch(ask)
+        given = self._give_epoch(ask)
+        if not ask.is_renewal:
+            # Until the shard is open, this owner has left it under no epoch.
+            self._had_epoch = -1
+            self._world.tenure_book.served.pop((self._owner, self._shard_id), None)
+        return given
 
     async def run(self, transaction: Transaction) -> TransactionResult:
         self.asked_s = self._world.loop.time()

@@ -253,3 +253,25 @@ async def test_without_a_new_epoch_the_last_keys_are_kept_and_the_shard_waits(
     assert "keys left" in await run_one(writer, store)
     await until(lambda: writer.shard is not None and writer.shard is not shard)
     assert store.tenures == [None] * 5, "what was left of the epoch is not gone on with"
+
+
+@pytest.mark.parametrize("loss", ["while it was opened", "before the state took it up"])
+async def test_a_renewed_epoch_is_gone_on_with_although_the_shard_was_lost_before_the_state_had_it(
+    writer: TickedWriter, store: SlowStore, monkeypatch: pytest.MonkeyPatch, *, loss: str
+) -> None:
+    """P11: the database has the later epoch, so a tenure of the earlier one would need the meta database."""
+    owner = writer._ownership
+    await owner.open()
+    if loss == "while it was opened":
+        await owner.lost(SessionLostError("its server is away"))
+        writer.leave_server()
+        owner.place.leave()
+        monkeypatch.setattr(owner.place, "opening", owner.place.leave)
+        monkeypatch.setattr(owner, "_state_of", Mock(side_effect=SessionLostError("it is lost once more")))
+        with pytest.raises(SessionLostError):
+            await owner.open()
+    else:
+        await owner._renew(store.number_stored)
+        await owner.lost(SessionLostError("its server is away"))
+    epoch = store.epoch
+    assert owner.tenure == Tenure(epoch, store.number_stored, epoch << ids.SEQUENCE_BITS, store.server)

@@ -12,7 +12,7 @@ import structlog
 
 from foqs.background.lane import Lane
 from foqs.background.tasks import Tasks
-from foqs.model import limits
+from foqs.model import ids, limits
 from foqs.model.errors import FoqsError
 from foqs.model.outage import Outage
 from foqs.model.shard_place import Tenure
@@ -327,7 +327,12 @@ class Ownership:
             self._taken(error)
             raise
         self.place.renewed(epoch, number)
+        self.tenure = self._tenure_of_renewal(epoch, number)
         self.is_epoch_due = True
+
+    def _tenure_of_renewal(self, epoch: int, number: int) -> Tenure:
+        """Return the tenure of an epoch that the database has and the state has not, so that it has no keys yet."""
+        return Tenure(epoch, number, epoch << ids.SEQUENCE_BITS, self._store.server)
 
     def tick(self, shard: ShardState) -> None:
         """Notice work for `keep_epoch`. Few of the remaining keys are used between two ticks.
@@ -446,7 +451,11 @@ class Ownership:
 
     def _remember(self, shard: ShardState) -> None:
         """Keep the data with which the shard can be opened again without the meta database."""
-        if shard.index.keys_left_count < KEYS_LEFT_MIN or self.place.is_left:
+        if self.place.is_left:
+            self.tenure = None
+        elif self._renewed_epoch:
+            self.tenure = self._tenure_of_renewal(self._renewed_epoch, self.committed_number)
+        elif shard.index.keys_left_count < KEYS_LEFT_MIN:
             self.tenure = None
         else:
             self.tenure = Tenure(shard.epoch, self.committed_number, shard.index.last_key, self.place.server)
