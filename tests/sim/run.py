@@ -21,6 +21,7 @@ from foqs.background.service import ServiceState
 from foqs.cluster.homes import cap_homes
 from foqs.host.verbs import page_reads
 from foqs.model import limits
+from foqs.model.topic import ShardTopic
 from foqs.testing.fake_store import FakeStore
 from tests.histories.checker import check
 from tests.sim.any_host import AnyHost
@@ -47,7 +48,7 @@ from tests.sim.tier_trials import TierTrials
 from tests.sim.tuned import tuned
 from tests.sim.uniques import UNIQUE_NAMESPACE, UniqueLoad
 from tests.sim.world import World
-from tests.support.dispatcher_invariants import dispatcher_problems
+from tests.support.dispatcher_invariants import dispatcher_problems, parts_left
 from tests.support.invariants import state_problems
 
 _POLICIES_S_MAX = 2.0
@@ -288,14 +289,27 @@ async def work_off(world: World, keeper: Keeper, groups: GroupLoad) -> None:
 
 
 async def _look(world: World) -> None:
+    left: set[ShardTopic] = set()
     while True:
         await asyncio.sleep(_LOOK_EVERY_S)
+        left_before, left = left, set(_parts_left(world))
+        for part in left & left_before:
+            world.complain(f"the dispatcher still knows {part.name} of shard {part.shard_id}, which its host lost")
         for problem in _problems(world):
             world.complain(problem)
         world.slots.look()
         world.tiers.look()
         world.cap_check.look()
         world.meta_locks.look()
+
+
+def _parts_left(world: World) -> Iterator[ShardTopic]:
+    for host in world.hosts:
+        if not host.ended:
+            queues = host.host._dispatcher.queues
+            for queue in queues.by_topic.values():
+                # A shard that is handed on ends its sessions first, which takes as long as its server takes.
+                yield from [part for part in parts_left(queue, host.held) if part.shard_id not in queues.leaving]
 
 
 def _problems(world: World) -> Iterator[str]:
