@@ -77,7 +77,7 @@ from foqs.host.verbs.topic_facts import HostTopics
 from foqs.host.verbs.topics import Topics
 from foqs.membership_factory import make_membership
 from foqs.model import limits
-from foqs.model.cluster import OpenedShard, ShardUse, process_id
+from foqs.model.cluster import OpenedShard, ShardRow, process_id
 from foqs.model.peer_proof import PROOF, SECRET_BYTES
 from foqs.model.secret import Secret
 from foqs.model.shared_caps import SharedCap
@@ -139,7 +139,7 @@ class Host(Service):
         )  # fmt: skip
         self.owners = OwnerMap(parts.monotonic_s, self.id, lambda *hosts: self._routing.follow_hosts(*hosts))  # noqa: PLW0108
         self._sharing = Sharing(self, self.owners, self._membership, parts.monotonic_s)
-        self._owner_word = OwnerWord(self._shards.writers, self._membership, parts.monotonic_s)
+        self._owner_word = OwnerWord(self._shards, self._membership, parts.monotonic_s)
         self._namespace_calls = NamespaceCalls(self._namespaces, self._censuses, self._slots, parts.wall_ms)
         self._slot_moves = self._make_slot_moves()
         self._distant = DistantHolders(self._namespaces, self._shards, self._waiting, self._slot_source)
@@ -197,8 +197,9 @@ class Host(Service):
     def shards_awaited(self) -> Collection[int]:
         return {shard_id for shard_id, writer in self._shards.writers.items() if writer.is_standing_by}
 
-    def knows_shards(self, uses: Mapping[int, ShardUse], tiers: Mapping[int, str], moving: Collection[int]) -> None:
-        self._shards.know(uses, tiers, moving)
+    def knows_shards(self, rows: Collection[ShardRow], moving: Collection[int]) -> None:
+        self._shards.know(rows, moving)
+        self._factory.relocated = {row.shard_id for row in rows if row.is_relocated}
 
     def knows_epochs(self, epochs: Mapping[int, int]) -> None:
         for shard_id, writer in self._shards.writers.items():
@@ -439,8 +440,7 @@ class Host(Service):
         """The verbs on the shards of this host."""
         namespaces, shards, count_event = self._namespaces, self._shards, self.metrics.items.count_event
         placement = Placement(shards, self._dispatcher, self._slots)
-        factory, host_name = self._factory, self._config.host_name
-        places = PlaceCheck(namespaces.calls, factory.check_server, factory.check_database, host_name)
+        places = PlaceCheck(namespaces.calls, self._factory, self._config.host_name)
         look_ups, make_slots = RepeatLookUps(self._parts.monotonic_s), self._namespace_calls.slots
         enqueues = Enqueues(
             namespaces, self._quotas, placement, self._waiting, count_event, make_slots, look_ups, self._depths,
@@ -467,7 +467,7 @@ class Host(Service):
                 DedupCalls(namespaces, placement, self._waiting), JobCalls(namespaces, self._jobs),
                 BulkCalls(namespaces, self._parts.wall_ms),
                 ShardCalls(namespaces, shards, self._slots, self._waiting, self._sharing.tiers_of, places),
-                StatusOfHost(host_name, shards, self._is_draining, self._peer_advertised),
+                StatusOfHost(self._config.host_name, shards, self._is_draining, self._peer_advertised),
                 AuditList(namespaces.access_calls.run),
             ],
         )  # fmt: skip

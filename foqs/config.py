@@ -50,7 +50,7 @@ from foqs.config_urls import (
 from foqs.model import limits
 from foqs.model.errors import InvalidArgumentError
 from foqs.service_links import without_service_links
-from foqs.storage.sessions.places import url_at
+from foqs.storage.sessions.places import place_of, url_at
 from foqs.storage.sessions.secret_file import secret_file
 from foqs.storage.sessions.server_tls import DatabaseTls, is_unverified
 from foqs.storage.sessions.shard_places import ShardPlaces, entries_of, shard_places
@@ -341,9 +341,15 @@ class HostConfig(BaseModel):
         """
         return advertised_of(self, port)
 
-    def url_of_shard(self, shard_id: int, place: str) -> str:
-        """The URL of a shard: the one of this configuration, or else its place with the user of all shards."""
-        return self.shards.get(shard_id) or self.url_at(place)
+    def url_of_shard(self, shard_id: int, place: str, *, is_relocated: bool = False) -> str:
+        """The URL of a shard: the one of this configuration, or else its place with the user of all shards.
+
+        The URL of a relocated shard leads to its place in any case, with the user of a configured URL of that place.
+        """
+        configured = self.shards.get(shard_id)
+        if is_relocated:
+            configured = next((url for url in self.shards.values() if place_of(url) == place), None)
+        return configured or self.url_at(place)
 
     def url_at(self, place: str) -> str:
         """The URL of a place for the user of all shards that are not named here.

@@ -148,7 +148,7 @@ def open_access(mode: AccessMode) -> Iterator[Door]:
 def open_places(config: HostConfig, shards: Iterable[ShardRow]) -> Iterator[Door]:
     """Yield the doors to servers that only rows of the meta database name, one for each server."""
     used = (row for row in shards if row.place and row.use is not ShardUse.REMOVED)
-    places = {row.place for row in used if row.shard_id not in config.shards}
+    places = {row.place for row in used if row.shard_id not in config.shards or row.is_relocated}
     allowed = [place for place in places if config.servers.named_by(place) is not NamedBy.NOBODY]
     for server in sorted({server_at(place) for place in allowed if is_unverified(config.url_at(place))}):
         yield Door(

@@ -17,7 +17,7 @@ from foqs.model.cluster import ShardIdentity
 from foqs.model.shard_place import EpochAsk, EpochGiven
 from foqs.storage.meta.meta_store import MetaStore
 from foqs.storage.schema.migrations import SchemaKind, check_current
-from foqs.storage.shard.identity import identity_at
+from foqs.storage.shard.identity import identity_at, last_transaction_at
 from foqs.storage.shard.packs.pack_index import PackIndex
 from foqs.storage.shard.shard_reader import ShardReader
 from foqs.storage.shard.shard_store import ShardAccess, ShardStore
@@ -35,6 +35,7 @@ class Parts:
     reader: Callable[[int, str, PackIndex, Callable[[], str]], ShardReader]
     slot_source: Callable[[int, str, str], Source]
     identity: Callable[[int, str], ShardIdentity | None]
+    last_transaction: Callable[[int, str], int]
     check_schema: Callable[[str, SchemaKind], None]
     server: Callable[..., ThriftServer]
     metrics: Callable[[Callable[[int], str | None]], Metrics]
@@ -54,6 +55,7 @@ def real_parts() -> Parts:
         reader=ShardReader,
         slot_source=SlotSource,
         identity=identity_at,
+        last_transaction=last_transaction_at,
         check_schema=check_current,
         server=ThriftServer,
         metrics=Metrics,

@@ -75,6 +75,8 @@ class ShardFactory:
         self.cluster = ClusterId(meta.cluster.id, meta.cluster.make_id, self._read_in_shards, self._epoch_of)
         """The id of the cluster, which each shard's database must also have."""
         self._pack_budget = PackBudget(limits.PACKS_OF_HOST_BYTES_MAX)
+        self.relocated: Collection[int] = ()
+        """The shards whose places count, and not the URLs of this configuration."""
 
     def use_urls(self, config: HostConfig) -> None:
         """Use the URLs of this configuration for new shards."""
@@ -82,7 +84,7 @@ class ShardFactory:
 
     def url_of(self, shard_id: int, place: str) -> str:
         """The URL of a shard: the configured one, or else its place with the user of all shards."""
-        return self._config.url_of_shard(shard_id, place)
+        return self._config.url_of_shard(shard_id, place, is_relocated=shard_id in self.relocated)
 
     def make(self, shard_id: int, place: str, tenure: Tenure | None = None) -> OwnedShard:
         """Make the objects of one shard. `tenure` is this process's memory of an earlier ownership of the shard, if
@@ -132,7 +134,27 @@ class ShardFactory:
 
         Raises NotOpenedError, whose text is not for callers, if the database cannot even be opened. It blocks.
         """
-        url, cluster = self._config.url_at(place), self.cluster.read()
+        self._check_at(self._config.url_at(place), shard_id, place)
+
+    def check_copy(self, shard_id: int, place: str, least_number: int) -> None:
+        """Raises InvalidArgumentError if this host cannot serve the existing shard from this database, or if its last
+        transaction is before `least_number`. Raises NotOpenedError. It blocks.
+        """
+        url = self._config.url_of_shard(shard_id, place, is_relocated=True)
+        self._check_at(url, shard_id, place)
+        try:
+            number = self._parts.last_transaction(shard_id, url)
+        except UnavailableError as error:
+            raise NotOpenedError(str(error)) from error
+        if number < least_number:
+            raise InvalidArgumentError(
+                f"the last transaction in the database at {place} is {number}, and shard {shard_id} has had "
+                f"{least_number}: items enqueued since would be missing, and ended ones there again; restore a "
+                "newer backup, or give allow_older (foqs shard relocate --lose)"
+            )
+
+    def _check_at(self, url: str, shard_id: int, place: str) -> None:
+        cluster = self.cluster.read()
         try:
             self._parts.check_schema(url, SchemaKind.SHARD)
             found = self._parts.identity(shard_id, url)
@@ -160,7 +182,9 @@ class ShardFactory:
 
     def _read_in_shards(self) -> bytes:
         """The id of the cluster in the first readable shard that has one, or empty."""
-        places = {row.shard_id: row.place for row in self._meta.shards.read_all() if row.place}
+        rows = self._meta.shards.read_all()
+        self.relocated = {row.shard_id for row in rows if row.is_relocated}
+        places = {row.shard_id: row.place for row in rows if row.place}
         silent: set[str] = set()
         for shard_id in sorted(self._config.shards.keys() | places.keys()):
             url = self.url_of(shard_id, places.get(shard_id, ""))
@@ -178,6 +202,10 @@ class ShardFactory:
     def _epoch_of(self, shard_id: int) -> int:
         """The last epoch that the meta database has given for the shard, or 0. It blocks; raises UnavailableError."""
         return next((row.epoch for row in self._meta.shards.read_all() if row.shard_id == shard_id), 0)
+
+    def is_dead(self, owner: str, epoch: int) -> bool:
+        """True if the process that owned a shard under this epoch has surely ended."""
+        return self._membership.is_dead(owner, epoch)
 
     def take_epoch(self, shard_id: int, ask: EpochAsk) -> EpochGiven:
         """A new epoch of the shard for this host. It blocks. Raises ElsewhereError."""

@@ -1455,7 +1455,9 @@ enum ShardUse {
   /** It takes no new items without dedup_ids; what it holds is served. */
   DRAINING = 1,
   /** Nobody serves it. */
-  REMOVED = 2
+  REMOVED = 2,
+  /** Nobody serves it until it is unparked; its items wait, and calls that need it get UNAVAILABLE. */
+  PARKED = 3
 }
 /** How a shard is served, as the hosts say themselves. */
 enum ShardHealth {
@@ -1512,15 +1514,23 @@ struct AddShardRequest {
 /** Changes what is given. All hosts act on it within about a second. */
 struct UpdateShardRequest {
   1: required i32 shard_id,
-  /** SERVING or DRAINING. */
+  /** SERVING, DRAINING or PARKED. A parked shard is left by its owner within seconds; SERVING unparks it. */
   2: optional ShardUse state,
   /** The name of the host that is to serve it while that host is there; empty for any. INVALID_ARGUMENT for one that is
       there and serves another tier. */
   3: optional string pinned_to,
   4: optional string tier,
-  /** Drain it also if it is the last shard of its tier that takes items: INVALID_ARGUMENT otherwise, since enqueues without
-      dedup_ids would be refused from then on. */
-  5: optional bool last
+  /** Drain or park it also if it is the last shard of its tier that takes items: INVALID_ARGUMENT otherwise, since enqueues
+      without dedup_ids would be refused from then on. */
+  5: optional bool last,
+  /**
+   * The place of its database from now on, such as mysql://HOST:3306/DATABASE, of a parked shard whose last owner has left
+   * it: UNAVAILABLE before. INVALID_ARGUMENT for a shard that is not parked, a place that the hosts do not allow, another
+   * shard's database, one without an identity, and one that lacks transactions of the shard, unless allow_older.
+   */
+  6: optional string place,
+  /** Take a database that lacks transactions, as one restored from a backup does; they are lost, and counted as lost. */
+  7: optional bool allow_older
 }
 /**
  * Lets nobody serve the shard any more. Any host has its owner do it. INVALID_ARGUMENT if it is not draining, holds items

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,7 +15,7 @@ from foqs.client.sync import AdminClient
 from foqs.model import limits
 from foqs.model.calls import ClusterShard
 from foqs.model.cluster import ShardHealth, ShardUse
-from foqs.model.errors import FoqsError, NotFoundError
+from foqs.model.errors import FoqsError, NotFoundError, UnavailableError
 from foqs.model.slots import SLOTS_COUNT
 
 _PROBLEMS = {
@@ -22,12 +23,15 @@ _PROBLEMS = {
     ShardHealth.SICK: "it is sick",
     ShardHealth.UNSERVED: "no host serves it",
 }
+_pause = time.sleep
+_LEFT_S_MAX = 60
+_PAUSE_S = 0.3
 _SHARD_ID = WholeNumber(0, limits.SHARD_ID_MAX)
 
 
 @click.group()
 def shard() -> None:
-    """List, add, drain, move and remove the shards of the cluster."""
+    """List, add, drain, move, park, relocate and remove the shards of the cluster."""
 
 
 @shard.command("list")
@@ -47,11 +51,11 @@ def list_(remote: Remote) -> None:
 
 
 def shard_problems(shards: Iterable[ClusterShard]) -> list[str]:
-    """The problems of all shards that are not served, each a sentence; a removed shard has none."""
+    """The problems of all shards that are not served, each a sentence; a removed or parked shard has none."""
     return [
         f"shard {one.shard_id}: {_PROBLEMS[one.health]}: {one.detail}"
         for one in shards
-        if one.state is not ShardUse.REMOVED and one.health is not ShardHealth.SERVED
+        if one.state.is_served and one.health is not ShardHealth.SERVED
     ]
 
 
@@ -93,6 +97,71 @@ def serve(remote: Remote, shard_id: int) -> None:
     """Let the shard SHARD_ID take items again after `foqs shard drain`."""
     with remote.admin() as admin:
         _show(remote, admin.update_shard(shard_id, state=ShardUse.SERVING))
+
+
+@shard.command()
+@click.argument("shard_id", type=_SHARD_ID)
+@click.option("--last", is_flag=True, help="Also park the last shard of its tier; enqueues are then refused.")
+@remote_command
+def park(remote: Remote, shard_id: int, last: bool) -> None:
+    """Let nobody serve the shard SHARD_ID until it is unparked, so that its database can be restored.
+
+    Its owner writes all accepted work and leaves the database, for which this command waits for up to a minute. Its
+    items wait; calls that need the shard get UNAVAILABLE, and the other shards are served as before. No namespace can
+    be created or deleted meanwhile.
+    """
+    with remote.admin() as admin:
+        admin.update_shard(shard_id, state=ShardUse.PARKED, last=last)
+        found = _left(admin, shard_id)
+        _show(remote, found)
+    note(f"nobody serves shard {shard_id} now; see foqs shard unpark {shard_id}, and foqs shard relocate")
+
+
+@shard.command()
+@click.argument("shard_id", type=_SHARD_ID)
+@remote_command
+def unpark(remote: Remote, shard_id: int) -> None:
+    """Let the hosts serve the parked shard SHARD_ID again, from its database as it is now.
+
+    It takes new items, also if it was drained before it was parked.
+    """
+    with remote.admin() as admin:
+        _show(remote, admin.update_shard(shard_id, state=ShardUse.SERVING))
+
+
+@shard.command()
+@click.argument("shard_id", type=_SHARD_ID)
+@click.argument("place")
+@click.option("--lose", is_flag=True, help="Also take a database that lacks transactions, such as an older backup.")
+@remote_command
+def relocate(remote: Remote, shard_id: int, place: str, lose: bool) -> None:
+    """Set the database of the parked shard SHARD_ID to PLACE, such as mysql://HOST:3306/DATABASE.
+
+    The database must hold the shard's data: a copy or a restored backup of it. Hosts open it as their configured user
+    for that place, or as the user of their setting `shard_login`, or else of `meta_url`, and ignore another URL of the
+    shard in their configuration, which you should correct. With --lose, items that were enqueued after the backup are
+    lost, and items that ended after it are delivered again.
+    """
+    with remote.admin() as admin:
+        _show(remote, admin.update_shard(shard_id, place=place, allow_older=lose))
+    note(f"shard {shard_id} is served from there after foqs shard unpark {shard_id}")
+
+
+def _left(admin: AdminClient, shard_id: int) -> ClusterShard:
+    """Return the parked shard once no host serves it. Raises UnavailableError if that takes too long."""
+    until_s = time.monotonic() + _LEFT_S_MAX
+    while True:
+        found = next((one for one in admin.list_shards() if one.shard_id == shard_id), None)
+        if found is None:
+            raise NotFoundError(f"there is no shard {shard_id}: see foqs shard list")
+        if not found.kept_by:
+            return found
+        if time.monotonic() > until_s:
+            raise UnavailableError(
+                f"shard {shard_id} is parked, and after {_LEFT_S_MAX} s it still has {found.kept_by}: do not touch its "
+                "database before foqs shard list shows nothing in KEPT BY"
+            )
+        _pause(_PAUSE_S)
 
 
 @shard.command()

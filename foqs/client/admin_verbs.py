@@ -287,10 +287,23 @@ def add_shard(terms: Terms, shard_id: int, place: str, tier: str) -> Flow[Cluste
 
 
 def update_shard(
-    terms: Terms, shard_id: int, state: ShardUse | None, pinned_to: str | None, tier: str | None, last: bool
+    terms: Terms,
+    shard_id: int,
+    state: ShardUse | None,
+    pinned_to: str | None,
+    tier: str | None,
+    last: bool,
+    place: str | None,
+    allow_older: bool,
 ) -> Flow[ClusterShard]:
     request = wire.structs.UpdateShardRequest(
-        shard_id=shard_id, state=state, pinned_to=pinned_to, tier=tier, last=last or None
+        shard_id=shard_id,
+        state=state,
+        pinned_to=pinned_to,
+        tier=tier,
+        last=last or None,
+        place=place,
+        allow_older=allow_older or None,
     )
     return _shard((yield from call_flow(terms, Call("updateShard", request, Repeat.ALWAYS))))
 

@@ -771,14 +771,22 @@ class UpdateShardRequest:
 
     shard_id: int = ...
     state: int | None = ...
-    """SERVING or DRAINING."""
+    """SERVING, DRAINING or PARKED. A parked shard is left by its owner within seconds; SERVING unparks it."""
     pinned_to: str | None = ...
     """The name of the host that is to serve it while that host is there; empty for any. INVALID_ARGUMENT for one
     that is there and serves another tier."""
     tier: str | None = ...
     last: bool | None = ...
-    """Drain it also if it is the last shard of its tier that takes items: INVALID_ARGUMENT otherwise, since
+    """Drain or park it also if it is the last shard of its tier that takes items: INVALID_ARGUMENT otherwise, since
     enqueues without dedup_ids would be refused from then on."""
+    place: str | None = ...
+    """The place of its database from now on, such as mysql://HOST:3306/DATABASE, of a parked shard whose last owner
+    has left it: UNAVAILABLE before. INVALID_ARGUMENT for a shard that is not parked, a place that the hosts do not
+    allow, another shard's database, one without an identity, and one that lacks transactions of the shard, unless
+    allow_older."""
+    allow_older: bool | None = ...
+    """Take a database that lacks transactions, as one restored from a backup does; they are lost, and counted as
+    lost."""
 
 @dataclass
 class RemoveShardRequest:

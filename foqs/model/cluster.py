@@ -25,6 +25,17 @@ class ShardUse(IntEnum):
     """It takes no new items without dedup ids; the items that it holds are served."""
     REMOVED = 2
     """No host serves it."""
+    PARKED = 3
+    """No host serves it until it is unparked, and its items wait. Its database can be replaced and relocated."""
+
+    @property
+    def is_served(self) -> bool:
+        return self in (ShardUse.SERVING, ShardUse.DRAINING)
+
+    @property
+    def is_known(self) -> bool:
+        """True if the shard and its items exist, served or not."""
+        return self is not ShardUse.REMOVED
 
 
 class ShardHealth(IntEnum):
@@ -85,6 +96,8 @@ class ShardRow(NamedTuple):
     """The number of its last transaction when the epoch was taken."""
     last_number: int = 0
     """The number of its last transaction in the owner's last report."""
+    is_relocated: bool = False
+    """True once its place was changed, so that URLs in configurations of hosts can lead to its former database."""
 
 
 class ShardIdentity(NamedTuple):

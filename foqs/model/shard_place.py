@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from foqs.model.cluster import ShardRow
+from foqs.model.cluster import ShardRow, ShardUse
 
 
 class FoundShard(NamedTuple):
@@ -55,9 +55,12 @@ def refusal(row: ShardRow, me: str, ask: EpochAsk, is_dead: Callable[[str, int],
     text.
 
     It can take the shard on the server of the last owner, because its lock was free. It can take it elsewhere if the
-    last owner is itself, is dead, or has reported that it has lost its session with its server.
+    last owner is itself, is dead, or has reported that it has lost its session with its server. It must not take a
+    parked shard: only its owner serves it on, until it leaves.
     """
     found = ask.found
+    if row.use is ShardUse.PARKED and not (ask.is_renewal and row.server and row.owner == me):
+        return f"shard {row.shard_id} is parked, and nobody serves it until foqs shard unpark {row.shard_id}"
     if row.owner in ("", me):
         return ""
     is_same = row.server == found.server

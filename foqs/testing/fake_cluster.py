@@ -14,7 +14,7 @@ from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, Unavaila
 from foqs.model.secret import Secret
 from foqs.model.shard_place import FOUND_NOTHING, EpochAsk, EpochGiven, FoundShard, nobody_is_dead
 from foqs.storage.meta.meta_hosts import EndedSessions
-from foqs.storage.meta.meta_shards import check_place, gated, not_known
+from foqs.storage.meta.meta_shards import check_place, check_relocation, gated, not_known
 from foqs.testing.fake_meta_tables import ClusterTables, Reach
 
 
@@ -196,8 +196,18 @@ class FakeShards:
             use=row.use if use is None else use,
             pinned_to=row.pinned_to if pinned_to is None else pinned_to,
             tier=row.tier if tier is None else tier,
+            moving_to="" if use is ShardUse.PARKED else row.moving_to,
             changed_at_ms=self._reach().now_ms(),
         )
+        self._cluster.shards[shard_id] = changed
+        return changed
+
+    def relocate(self, shard_id: int, place: str, is_dead: Callable[[str, int], bool]) -> ShardRow:
+        others = {row.place: row.shard_id for row in self.read_all() if row.use is not ShardUse.REMOVED}
+        row = self._cluster.shards.get(shard_id)
+        check_relocation(row, shard_id, place, others, is_dead)
+        assert row is not None
+        changed = row._replace(place=place, is_relocated=True, changed_at_ms=self._reach().now_ms())
         self._cluster.shards[shard_id] = changed
         return changed
 

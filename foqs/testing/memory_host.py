@@ -79,6 +79,7 @@ class MemoryHost:
             "reader": lambda shard_id, url, packs, served_on: FakeReader(self._servers[shard_id], packs),
             "slot_source": lambda shard_id, url, served_on: FakeSlotSource(self._servers[shard_id]),
             "identity": lambda shard_id, url: fake_identity(self._server_at(url)),
+            "last_transaction": lambda shard_id, url: self._server_at(url).tables.writer.transaction_number,
             "check_schema": self._check_schema,
             "server": MemoryServer,
             "metrics": Metrics,

@@ -20,6 +20,7 @@ from foqs.model.errors import InvalidArgumentError
 from foqs.storage.meta.meta_store import MetaStore
 from foqs.storage.sessions.session import Session, session_arguments
 from tests.support.false_server import FalseServer, Talk
+from tests.support.place_databases import databases
 from tests.support.waiting import PATIENCE_S
 
 ACCESS_DENIED = b"\xff\x15\x04#28000Access denied for user 'foqs'@'10.0.0.9'"
@@ -94,7 +95,7 @@ async def test_a_shard_that_is_added_tells_nothing_of_what_listens_where() -> No
         with ExitStack() as stack:
             stack.enter_context(patch.object(place_check.asyncio, "sleep", sleep))
             stack.enter_context(patch.object(place_check, "PLACE_CHECK_MS", int(PATIENCE_S * 1000)))
-            check = PlaceCheck(calls, lambda place, before: None, lambda shard_id, place: opened(place), "host-1")
+            check = PlaceCheck(calls, databases(check_database=lambda shard_id, place: opened(place)), "host-1")
             for kind in KINDS.values():
                 port = stack.enter_context(kind())
                 place, now_s = f"mysql://127.0.0.1:{port}/d", loop.time()
@@ -104,8 +105,8 @@ async def test_a_shard_that_is_added_tells_nothing_of_what_listens_where() -> No
                 assert (refused.value.retry_after_ms, refused.value.retryable) == (None, False)
                 logged.update(str(log["error"]) for log in logs)
         assert texts == {
-            "shard 7 was not added: its database at mysql://127.0.0.1:PORT/d could not be opened: see the log of host "
-            "host-1"
+            "the database of shard 7 at mysql://127.0.0.1:PORT/d could not be opened: nothing was done, see the "
+            "log of host host-1"
         }
         assert len(waits_s) == len(KINDS)
         assert all(seconds <= PATIENCE_S <= until_s for seconds, until_s in waits_s), "each until the same time"

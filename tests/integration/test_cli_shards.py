@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner, Result
 
+from foqs.cli import shard_commands
 from foqs.cli.main import cli
 from foqs.model.cluster import ShardHealth, ShardUse
 from tests.support.background_host import background_host
@@ -123,3 +124,29 @@ def test_a_slot_that_is_none_is_refused_before_any_call(shell: tuple[Run, FakeQu
     run, queue = shell
     assert run("ungate", "--force", "--", slot).exit_code == 2
     assert queue.gated_slots == {7: 3}
+
+
+def test_a_shard_is_parked_relocated_and_unparked(shell: tuple[Run, FakeQueue]) -> None:
+    run, queue = shell
+    assert run("add", "7", PLACE).exit_code == 0
+    assert run("park", "7").exit_code == 2, "no other one takes items"
+    parked = run("park", "7", "--last")
+    assert (parked.exit_code, queue.shards[7].state) == (0, ShardUse.PARKED)
+    assert "nobody serves shard 7 now" in parked.stderr
+    moved = run("relocate", "7", "mysql://db-3:3306/foqs_7")
+    assert (moved.exit_code, queue.shards[7].place) == (0, "mysql://db-3:3306/foqs_7")
+    assert run("list").stderr == "", "a parked shard is no problem"
+    assert run("unpark", "7").exit_code == 0
+    assert queue.shards[7].state is ShardUse.SERVING
+
+
+def test_a_shard_whose_owner_does_not_leave_is_not_said_to_be_parked(
+    shell: tuple[Run, FakeQueue], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, queue = shell
+    monkeypatch.setattr(shard_commands, "_LEFT_S_MAX", 0)
+    assert run("add", "7", PLACE).exit_code == 0
+    queue.shards[7] = replace(queue.shards[7], kept_by="its last owner host-1")
+    parked = run("park", "7", "--last")
+    assert parked.exit_code != 0
+    assert "it still has its last owner host-1: do not touch its database" in parked.stderr

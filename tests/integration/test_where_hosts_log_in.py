@@ -72,7 +72,7 @@ async def refusal(host: RunningHost, place: str, monkeypatch: pytest.MonkeyPatch
         with capture_logs() as logs:
             # The try before may be under way still.
             error = await eventually(refused, lambda error: not isinstance(error, UnavailableError))
-        (log,) = [log for log in logs if log["event"] == "shard_not_added"]
+        (log,) = [log for log in logs if log["event"] == "shard_place_refused"]
         if "was not open after" not in log["error"]:
             break
     assert isinstance(error, InvalidArgumentError)
@@ -101,8 +101,8 @@ async def test_a_row_names_its_server_for_callers_and_the_password_stays_here(
     assert "unix socket" in host.host._shards.writers[8].detail
     message, reason = await refusal(host, place_at(false_server), monkeypatch)
     assert message == (
-        f"shard 9 was not added: its database at {place_at(false_server)} could not be opened: see the log of host "
-        "host-1"
+        f"the database of shard 9 at {place_at(false_server)} could not be opened: nothing was done, see the log "
+        "of host host-1"
     )
     assert "full login of caching_sha2_password" in reason
     assert PASSWORD.encode() not in false_server.heard

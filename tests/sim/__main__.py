@@ -33,6 +33,7 @@ from tests.sim.run import Outcome, run_seed
 @click.option("--unique", "is_unique", is_flag=True, help="With items whose ids are taken as long as they live.")
 @click.option("--in-flight", "limits_in_flight", is_flag=True, help="With limits of items in flight.")
 @click.option("--bundles", "has_bundles", is_flag=True, help="With items that hosts keep in bundles.")
+@click.option("--parks", "has_parks", is_flag=True, help="With shards that are parked and unparked; for clusters.")
 @click.option("--aging", is_flag=True, help="Runs of another kind: a cluster with a topic whose items age.")
 @click.option("--bulk", is_flag=True, help="Runs of another kind: a cluster that does a bulk job.")
 @click.option("--depths", is_flag=True, help="Runs of another kind: a cluster that keeps the depth of a topic.")

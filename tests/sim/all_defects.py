@@ -20,6 +20,7 @@ from tests.sim import (
     key_defects,
     load_defects,
     owner_defects,
+    park_defects,
     peer_defects,
     permit_defects,
     policy_defects,
@@ -62,7 +63,8 @@ _OF_ONE_HOST = (
 )
 _OF_CLUSTERS = (
     aging_defects, bulk_defects, cluster_defects, copy_defects, depth_defects, fair_defects, gate_defects,
-    group_defects, peer_defects, reach_defects, routing_defects, secret_defects, shared_cap_defects, tier_defects,
+    group_defects, park_defects, peer_defects, reach_defects, routing_defects, secret_defects, shared_cap_defects,
+    tier_defects,
 )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from tests.sim.chance import Delays, Profile
 from tests.sim.host import FakeDoor, SimHost
 from tests.sim.liar import Liar
 from tests.sim.loop import VirtualLoop
+from tests.sim.parks import Parks
 from tests.sim.rotations import Rotations
 from tests.sim.tier_changes import TierChanges, settle
 from tests.sim.world import World
@@ -76,6 +77,7 @@ class ClusterWorld(World):
         super().__init__(seed, profile, loop, delays, verbose=verbose)
         self.liar = Liar(self)
         self.rotations = Rotations(self)
+        self.parks = Parks(self)
 
     def opens_to_peer(self, caller_id: str, callee: SimHost) -> None:
         self.rotations.check(caller_id, callee)
@@ -314,7 +316,7 @@ class ClusterNemesis:
         world.meta.away_count -= 1
         # Whoever comes back first must not take the others for dead.
         await asyncio.sleep(2 * limits.HOST_DEAD_MS / 1000 + 1)
-        if before != world.tenures() and changes_count == world.tiers.shard_changes_count:
+        if before != world.tenures() and changes_count == world.tiers.shard_changes_count and not world.parks.is_there:
             world.complain(f"the meta database is back, and shards went from {before} to {world.tenures()}")
         world.counts["outages of the meta database in which nothing moved"] += 1
 

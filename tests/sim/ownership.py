@@ -51,6 +51,8 @@ class Tenures:
     """Ids of processes by name of a server and number of a session."""
     served: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     """By process and shard, the epoch and the number of the last transaction that it saw committed there."""
+    parked: set[int] = field(default_factory=set)
+    """The shards that were ever parked."""
 
 
 class MetaTables(MetaDatabase):
@@ -242,6 +244,8 @@ class SteppingStore(FakeStore):
         row = self._world.meta.tables.cluster.shards.get(self._shard_id)
         # On another server, and once it has left its own, it may be others'.
         is_its_place = row is None or row.server == found.server
+        # Who has left a parked shard has forgotten it, because its database can be another one by then.
+        is_its_place = is_its_place and self._shard_id not in self._world.tenure_book.parked
         if (is_as_left or is_as_handed_on) and not ask.is_renewal and is_its_place:
             self._world.complain(f"P11: {self._owner} needs a new epoch for shard {self._shard_id}, which it left so")
         given = self._give_epoch(ask)

@@ -103,6 +103,7 @@ def run_seed(
     has_groups: bool = False,
     limits_in_flight: bool = False,
     has_bundles: bool = False,
+    has_parks: bool = False,
     script: Callable[[Any], Awaitable[None]] | None = None,
 ) -> Outcome:
     """Repeatable by the seed. The cyclic garbage collector rests meanwhile: when it runs is not up to the seed.
@@ -111,7 +112,7 @@ def run_seed(
     taken as long as they live come as well, which makes the seed another run. `is_serial`: with serial topics beside
     the other load, which does so as well, and `limits_in_flight`: with limits of items in flight. `has_bundles`: most
     calls have items that differ by their payloads alone, and hosts have no event log. `has_groups`: with
-    consumer groups, which some seeds have by themselves.
+    consumer groups, which some seeds have by themselves. `has_parks`: shards of the cluster are parked and unparked.
     """
     chance = random.Random(seed)
     profile = make_profile(chance)
@@ -126,6 +127,8 @@ def run_seed(
     world.uniques = UniqueLoad(world) if is_unique else None
     world.serials.is_there = is_serial
     world.loads.has_bundles = has_bundles
+    if isinstance(world, ClusterWorld):
+        world.parks.is_there = has_parks
     if limits_in_flight:
         world.in_flight.begin(TOPICS)
     if verbose:
@@ -167,7 +170,7 @@ def run_seed(
             world.complaints.append(f"nobody handled {failure['exception']!r}")
     chosen = {"cluster": is_cluster, "unique": is_unique, "serial": is_serial, "groups": has_groups}
     chosen["in-flight"] = limits_in_flight
-    chosen["bundles"] = has_bundles
+    chosen["bundles"], chosen["parks"] = has_bundles, has_parks
     kinds = tuple(kind for kind, is_chosen in chosen.items() if is_chosen)
     return Outcome(seed, load_s_max, world.complaints, loop.steps_count, loop.time(), counts, kinds)
 
@@ -228,6 +231,7 @@ async def _live(world: World, *, chance: random.Random, has_groups: bool) -> Non
         *clients,
         *([world.liar.run(until_s)] if isinstance(world, ClusterWorld) and world.liar.is_there else []),
         *([world.rotations.run(until_s)] if isinstance(world, ClusterWorld) and world.rotations.is_there else []),
+        *([world.parks.run(until_s)] if isinstance(world, ClusterWorld) and world.parks.is_there else []),
     )
     world.trace("sim", "load is over")
     await work_off(world, keeper, groups)
@@ -300,6 +304,8 @@ async def _look(world: World) -> None:
         world.slots.look()
         world.tiers.look()
         world.cap_check.look()
+        if isinstance(world, ClusterWorld):
+            world.parks.look()
         world.meta_locks.look()
 
 

@@ -39,15 +39,18 @@ class FakeShardCalls:
         shard_id, state, pinned_to, tier = request.shard_id, request.state, request.pinned_to, request.tier
         before = self._shard(shard_id)
         others = [at for at in self.shards.values() if at.state is ShardUse.SERVING and at.shard_id != shard_id]
-        if state is not None and state not in (ShardUse.SERVING, ShardUse.DRAINING):
+        if state is not None and state == ShardUse.REMOVED:
             raise InvalidArgumentError(f"state = {state} is not possible")
-        if state == ShardUse.DRAINING and not others and not request.last:
+        if request.place is not None and before.state is not ShardUse.PARKED:
+            raise InvalidArgumentError(f"shard {shard_id} is not parked")
+        if state in (ShardUse.DRAINING, ShardUse.PARKED) and not others and not request.last:
             raise InvalidArgumentError(f"shard {shard_id} is the last")
         after = self.shards[shard_id] = replace(
             before,
             state=before.state if state is None else ShardUse(state),
             pinned_to=before.pinned_to if pinned_to is None else pinned_to,
             tier=before.tier if tier is None else tier,
+            place=request.place or before.place,
         )
         return after
 

@@ -3,10 +3,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from sqlalchemy import make_url
 
 from foqs.config import ConfigError, HostConfig, load_config, redact_url
 from foqs.config_addresses import peer_advertised_of
 from foqs.storage.sessions.passwords import password_text
+from foqs.storage.sessions.places import place_of
 
 META = "mysql://root@db/meta"
 SHARDS = {"0": "mysql://root@db/s0"}
@@ -317,3 +319,13 @@ def test_an_entry_that_is_no_server_or_every_one_is_refused(entry: str) -> None:
 def test_servers_of_shards_are_no_number() -> None:
     (found,) = problems_of(MINIMAL | {"shard_places": 7})
     assert "is no list" in found
+
+
+def test_a_relocated_shard_is_opened_at_its_place_with_the_user_of_a_configured_url_of_that_place() -> None:
+    own, other = "mysql+pymysql://me:geheim@db-1/s0", "mysql+pymysql://you:auch@db-2/s1"
+    config = HostConfig(meta_url=META, shards={0: own, 1: other})
+    assert config.url_of_shard(0, "mysql://db-9/s0") == config.shards[0], "it was never relocated"
+    assert config.url_of_shard(0, place_of(other), is_relocated=True) == config.shards[1]
+    elsewhere = make_url(config.url_of_shard(0, "mysql://db-1/s9", is_relocated=True))
+    assert (elsewhere.host, elsewhere.database) == ("db-1", "s9")
+    assert elsewhere.username == make_url(META).username

@@ -18,6 +18,7 @@ from foqs.host.verbs.place_check import NotOpenedError, PlaceCheck
 from foqs.model.cluster import ShardRow, ShardUse
 from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, UnavailableError
 from foqs.storage.meta.meta_store import MetaStore
+from tests.support.place_databases import databases
 from tests.support.waiting import until
 
 PLACE = "mysql://db-7:3306/s7"
@@ -49,7 +50,7 @@ def made(
     check_database: Callable[[int, str], None],
     check_server: Callable[[str, Collection[str]], None] = lambda place, before: None,
 ) -> PlaceCheck:
-    return PlaceCheck(calls, check_server, check_database, "host-1")
+    return PlaceCheck(calls, databases(check_server=check_server, check_database=check_database), "host-1")
 
 
 def failing(error: Exception) -> Callable[[int, str], None]:
@@ -66,11 +67,11 @@ async def test_all_that_cannot_be_opened_have_one_text_and_the_log_has_the_reaso
     with capture_logs() as logs, pytest.raises(InvalidArgumentError) as refused:
         await made(calls, failing(NotOpenedError(words))).check(7, PLACE)
     assert str(refused.value) == (
-        f"shard 7 was not added: its database at {PLACE} could not be opened: see the log of host host-1"
+        f"the database of shard 7 at {PLACE} could not be opened: nothing was done, see the log of host host-1"
     )
     (log,) = logs
     assert (log["event"], log["log_level"], log["shard"], log["place"], log["error"]) == (
-        "shard_not_added", "warning", 7, PLACE, words,
+        "shard_place_refused", "warning", 7, PLACE, words,
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foqs.model.cluster import ShardRow, ShardUse
+from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError
 from foqs.model.shard_place import (
     EpochAsk,
     FoundShard,
@@ -15,6 +16,7 @@ from foqs.model.shard_place import (
     refusal,
     refusal_without_row,
 )
+from foqs.storage.meta.meta_shards import check_relocation
 from foqs.storage.shard.server_name import NAME_BYTES_MAX, server_name
 
 
@@ -61,6 +63,22 @@ def test_an_owner_goes_on_under_a_later_epoch_if_that_one_was_for_its_own_server
     """However dead its owner is, who may have written elsewhere."""
     ask = EpochAsk(found("here", epoch=4), 4, is_renewal=True)
     assert (refusal(row(server=server), "two", ask, one_is_dead) == "") is may
+
+
+@pytest.mark.parametrize(
+    ("owner", "server", "is_renewal", "may"),
+    [("one", "", False, False), ("two", "", False, False), ("two", "here", False, False), ("", "", False, False),
+     ("two", "here", True, True), ("two", "", True, False), ("one", "here", True, False)],
+    ids=["another's that was left", "its own that it left", "its own opened anew", "nobody's", "its own that it serves",
+         "its own after it said that it left", "taken by another one"],
+)  # fmt: skip
+def test_a_parked_shard_is_taken_by_nobody_and_only_its_owner_goes_on_until_it_has_left(
+    owner: str, server: str, is_renewal: bool, may: bool
+) -> None:
+    parked = row(owner=owner, server=server)._replace(use=ShardUse.PARKED)
+    problem = refusal(parked, "two", EpochAsk(found(), 5, is_renewal=is_renewal), one_is_dead)
+    assert (problem == "") is may
+    assert may or "foqs shard unpark 3" in problem
 
 
 def test_an_epoch_that_the_meta_database_has_lost_is_waited_for() -> None:
@@ -113,3 +131,35 @@ def test_a_long_name_of_a_server_fits_and_is_like_no_other() -> None:
     names = {server_name({"hostname": "ö" * 300, "datadir": f"/{at}"}) for at in range(2)}
     assert len(names) == 2
     assert all(len(name.encode()) <= NAME_BYTES_MAX for name in names)
+
+
+PARKED = row(server="")._replace(use=ShardUse.PARKED, place="mysql://a/d")
+PLACES = {"mysql://a/d": 3, "mysql://b/d": 4}
+
+
+@pytest.mark.parametrize(
+    ("kept", "place", "error"),
+    [
+        (PARKED, "mysql://c/d", None),
+        (PARKED, "mysql://a/d", None),
+        (PARKED._replace(owner=""), "mysql://c/d", None),
+        (PARKED._replace(server="here"), "mysql://c/d", None),
+        (PARKED._replace(server="here", epoch=6), "mysql://c/d", UnavailableError),
+        (PARKED, "mysql://b/d", InvalidArgumentError),
+        (PARKED._replace(use=ShardUse.DRAINING), "mysql://c/d", InvalidArgumentError),
+        (PARKED._replace(use=ShardUse.REMOVED), "mysql://c/d", NotFoundError),
+        (None, "mysql://c/d", NotFoundError),
+    ],
+    ids=["left", "where it is", "nobody's", "its owner is dead", "its owner lives", "another's place", "served",
+         "removed", "unknown"],
+)  # fmt: skip
+def test_a_shard_is_relocated_while_it_is_parked_and_nobody_has_it(
+    kept: ShardRow | None, place: str, error: type[FoqsError] | None
+) -> None:
+    """`one` under epoch 5 is dead."""
+    if error is None:
+        check_relocation(kept, 3, place, PLACES, one_is_dead)
+        return
+    with pytest.raises(error) as refused:
+        check_relocation(kept, 3, place, PLACES, one_is_dead)
+    assert refused.value.nothing_done or error is not UnavailableError

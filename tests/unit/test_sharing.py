@@ -42,7 +42,7 @@ class Local:
     def shards_awaited(self) -> set[int]:
         return self.shards_run - self.shards_owned - self.unreachable
 
-    def knows_shards(self, uses: Mapping[int, ShardUse], tiers: Mapping[int, str], moving: Collection[int]) -> None:
+    def knows_shards(self, rows: Collection[ShardRow], moving: Collection[int]) -> None:
         return None
 
     def knows_epochs(self, epochs: Mapping[int, int]) -> None:

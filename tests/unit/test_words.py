@@ -134,7 +134,7 @@ def test_doc_comments_name_the_thing_and_use_the_verbs_of_the_field(pattern: str
 
 
 _REPLACED = re.compile(
-    r"(?:^|_)(news|hears?|heard|learn(?:s|ed)?|wish(?:es)?|seeks?|sought|park(?:ed)?|hungry|starved|roomless"
+    r"(?:^|_)(news|hears?|heard|learn(?:s|ed)?|wish(?:es)?|seeks?|sought|hungry|starved|roomless"
     r"|withdrawn?|looks?(?!_up)|looked(?!_up)|happened|on_thread|tells?|told|give_back|hand_out)(?:_|$)"
 )
 """Words that the project has replaced: report and notice, interest, waiting_for_token, unclaim, check, lane."""

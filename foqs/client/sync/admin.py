@@ -158,17 +158,21 @@ class AdminClient(
         pinned_to: str | None = None,
         tier: str | None = None,
         last: bool = False,
+        place: str | None = None,
+        allow_older: bool = False,
         deadline_ms: int | None = None,
         deadline: timedelta | None = None,
     ) -> ClusterShard:
         """Change the given fields of a shard and return it. Raises NotFoundError.
 
-        state: SERVING or DRAINING. pinned_to: the host that serves it while that host is alive, or "" for any.
-        last (False): True to drain the last shard of its tier that takes items too, so that enqueues are refused;
-        otherwise that raises InvalidArgumentError.
+        state: SERVING, DRAINING or PARKED. pinned_to: the host that serves it while that host is alive, or "" for any.
+        last (False): True to drain or park the last shard of its tier that takes items too, so that enqueues are
+        refused; otherwise that raises InvalidArgumentError. place: the new database of a parked shard, by itself;
+        raises UnavailableError until its last owner has left it. allow_older (False): True for a database that lacks
+        transactions, which are then lost.
         """
         terms = self._within(deadline_ms, deadline)
-        return self._run(admin_verbs.update_shard(terms, shard_id, state, pinned_to, tier, last))
+        return self._run(admin_verbs.update_shard(terms, shard_id, state, pinned_to, tier, last, place, allow_older))
 
     def remove_shard(self, shard_id: int, *, deadline_ms: int | None = None, deadline: timedelta | None = None) -> None:
         """Stop serving a shard that is drained and empty. Any host asks its owner.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from foqs.cluster.members.view import ClusterView
 from foqs.model.assignment import ShardRequirement, heirs_of, plan
-from foqs.model.cluster import ShardRow, ShardUse
+from foqs.model.cluster import ShardRow
 
 
 class Intent(NamedTuple):
@@ -48,8 +48,8 @@ class Planner:
 
 
 def shards_in_use(view: ClusterView) -> dict[int, ShardRow]:
-    """Return the shards that can be served: not removed, and with a known place."""
-    return {row.shard_id: row for row in view.shards.values() if row.use is not ShardUse.REMOVED and row.place}
+    """Return the shards that can be served: neither removed nor parked, and with a known place."""
+    return {row.shard_id: row for row in view.shards.values() if row.use.is_served and row.place}
 
 
 def owners_of(view: ClusterView) -> dict[int, str]:

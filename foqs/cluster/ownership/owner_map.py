@@ -51,6 +51,8 @@ class OwnerMap:
         self._hosts: tuple[Mapping[str, str], Set[str]] = ({}, frozenset())
         self.living: Mapping[str, HostRow] = {}
         """The living hosts by id, as far as this one knows, itself included."""
+        self.parked: Set[int] = frozenset()
+        """The parked shards of the cluster. Their items exist, and calls for them wait for no owner."""
         self.has_older_hosts = False
         """True if a host lives whose build knows no addresses for peers alone."""
         self._beats: Mapping[str, tuple[int, float]] = {}
@@ -131,6 +133,7 @@ class OwnerMap:
                 address = host.address if host is not None else ""
                 owner = ShardOwner(row.shard_id, row.epoch, row.owner, address, bool(row.moving_to))
             known[row.shard_id] = Known(row.epoch, owner)
+        self.parked = {row.shard_id for row in view.shards.values() if row.use is ShardUse.PARKED}
         shard_ids = dict.fromkeys([*self._owners, *known])
         before, self._known = self._known, known
         self._claims.refresh(known, before, view.hosts.keys())

@@ -12,7 +12,9 @@ from foqs.background.tasks import Tasks
 from foqs.cluster.members.membership import Membership
 from foqs.cluster.members.view import ClusterView
 from foqs.model import limits
+from foqs.model.cluster import ShardRow, ShardUse
 from foqs.model.errors import FoqsError
+from foqs.model.shard_place import Tenure
 from foqs.shard.state.engine import ShardState
 
 NUMBERS_MS = 10 * limits.SECOND_MS
@@ -48,12 +50,25 @@ class PlacedWriter(Protocol):
         """Note that other hosts might not know on which server the shard is served."""
 
 
+class WrittenShards(Protocol):
+    """The part of a host's shards that is used here; foqs.host.shards.shards.Shards is the real one."""
+
+    @property
+    def writers(self) -> Mapping[int, PlacedWriter]:
+        """The writers of this host at any time."""
+
+    def take_tenure(self, shard_id: int) -> Tenure | None:
+        """Return and forget the tenure of a shard that this host has left, or None."""
+
+
 class OwnerWord:
     """Checks each view of the cluster, which exists only while the meta database answers. The host owns it."""
 
-    def __init__(self, writers: Mapping[int, PlacedWriter], membership: Membership, now_s: Callable[[], float]) -> None:
-        """`writers` are those of this host at any time; `now_s` is a monotonic clock."""
-        self._writers = writers
+    def __init__(self, shards: WrittenShards, membership: Membership, now_s: Callable[[], float]) -> None:
+        """`now_s` is a monotonic clock."""
+        self._shards = shards
+        self._parked: dict[int, tuple[int, int]] = {}
+        """The epochs and last transactions of parked shards that this host had, until the meta database has them."""
         self._membership = membership
         self._now_s = now_s
         self._numbers_s = now_s()
@@ -68,7 +83,7 @@ class OwnerWord:
         mine = {row.shard_id: row for row in view.shards.values() if row.owner == view.me}
         left: dict[int, tuple[int, int]] = {}
         for shard_id, row in mine.items():
-            writer = self._writers.get(shard_id)
+            writer = self._shards.writers.get(shard_id)
             if writer is None:
                 continue
             if row.server and writer.is_to_leave_server:
@@ -77,14 +92,33 @@ class OwnerWord:
                 writer.doubt_epoch()
         if left:
             _log.warning("server_left", shards=sorted(left))
-            self._begin(left, self._membership.leave_servers)
+        if parked := self._parked_of(mine):
+            _log.info("shards_parked", shards=sorted(parked))
+        if left or parked:
+            self._begin(left | parked, self._membership.leave_servers)
         elif self._now_s() - self._numbers_s >= NUMBERS_MS / 1000:
             self._numbers_s = self._now_s()
             if numbers := self._numbers():
                 self._begin(numbers, self._membership.note_numbers)
 
+    def _parked_of(self, mine: Mapping[int, ShardRow]) -> dict[int, tuple[int, int]]:
+        """Return the parked shards that this host has left, so that any server can have them once they are unparked.
+
+        This host forgets their tenures, because their databases can be others by then.
+        """
+        to_report = [row for row in mine.values() if row.use is ShardUse.PARKED and row.server]
+        before, self._parked = self._parked, {}
+        for row in to_report:
+            if row.shard_id not in self._shards.writers:
+                tenure = self._shards.take_tenure(row.shard_id)
+                is_of_row = tenure is not None and tenure.epoch == row.epoch
+                number = tenure.transaction_number if tenure is not None and is_of_row else row.last_number
+                self._parked[row.shard_id] = before.get(row.shard_id, (row.epoch, number))
+        return dict(self._parked)
+
     def _numbers(self) -> dict[int, tuple[int, int]]:
-        owned = [(at, writer, shard) for at, writer in self._writers.items() if (shard := writer.held) is not None]
+        writers = self._shards.writers.items()
+        owned = [(at, writer, shard) for at, writer in writers if (shard := writer.held) is not None]
         reports = [(at, shard.epoch, writer.number_to_report()) for at, writer, shard in owned]
         return {at: (epoch, number) for at, epoch, number in reports if number is not None}
 
@@ -95,7 +129,7 @@ class OwnerWord:
         """Send reports. A report that did not arrive is repeated, because the next round shows that it is missing."""
         try:
             for shard_id in await send(numbers):
-                if (writer := self._writers.get(shard_id)) is not None:
+                if (writer := self._shards.writers.get(shard_id)) is not None:
                     writer.number_reported(numbers[shard_id][1])
             self._outage.worked()
         except FoqsError as error:

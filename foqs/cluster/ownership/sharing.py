@@ -47,7 +47,7 @@ class LocalShards(Protocol):
     def shards_awaited(self) -> Collection[int]:
         """The ids of the shards whose locks it has requested from their living owners; it can open these."""
 
-    def knows_shards(self, uses: Mapping[int, ShardUse], tiers: Mapping[int, str], moving: Collection[int]) -> None:
+    def knows_shards(self, rows: Collection[ShardRow], moving: Collection[int]) -> None:
         """Set the existing shards of the cluster, owned or not; `moving` are about to move to other hosts."""
 
     def knows_epochs(self, epochs: Mapping[int, int]) -> None:
@@ -130,11 +130,7 @@ class Sharing(Service):
         self._changed.set()
         self._owners.refresh(view)
         rows = [row for row in view.shards.values() if row.use is not ShardUse.REMOVED]
-        self._local.knows_shards(
-            {row.shard_id: row.use for row in rows},
-            {row.shard_id: row.tier for row in rows if row.tier},
-            {row.shard_id for row in view.shards.values() if row.moving_to in view.hosts},
-        )
+        self._local.knows_shards(rows, {row.shard_id for row in rows if row.moving_to in view.hosts})
         self._local.knows_epochs({row.shard_id: row.epoch for row in rows})
         is_running = self.state is ServiceState.RUNNING
         if is_running:

@@ -191,7 +191,9 @@ def _described(shard: ClusterShard, served: _Served | None, by_host: Mapping[str
         health, detail = ShardHealth.UNKNOWN, last.problem
     else:
         health, detail = ShardHealth.UNSERVED, _why_unserved(shard, last, by_host)
-        if not any(answer.host.tier == shard.tier and not answer.host.is_leaving for answer in by_host.values()):
+        if shard.state is ShardUse.PARKED:
+            detail = f"it is parked: see foqs shard unpark {shard.shard_id}"
+        elif not any(answer.host.tier == shard.tier and not answer.host.is_leaving for answer in by_host.values()):
             detail += f"; no host of tier {shard.tier!r} lives, which it needs"
     return replace(shard, owner="", owner_address="", health=health, detail=detail)
 

@@ -256,8 +256,8 @@ class Routes:
         """Have each position done by the host that has the shard of its id, and return the errors.
 
         A position that was not done, because its shard is on its way to another host, is tried again there, until
-        limits.ROUTE_WAIT_MS_MAX have passed. Ids of shards that the cluster does not have wait for nothing. Raises an
-        error that all positions have in common.
+        limits.ROUTE_WAIT_MS_MAX have passed. Ids of parked shards wait for nothing, and nor do those of shards that the
+        cluster does not have. Raises an error that all positions have in common.
         """
         if len(ids) > limits.BATCH_ITEMS_MAX:
             return await here(None)  # It is refused as a whole.
@@ -277,7 +277,7 @@ class Routes:
             pending = sorted(
                 position
                 for position, error in found.items()
-                if is_elsewhere(error) and self._is_known(shards[position])
+                if is_elsewhere(error) and self._is_awaited(shards[position])
             )
             if not pending or not await self._until_found({shards[position] for position in pending}, pause_s, until_s):
                 break
@@ -285,8 +285,9 @@ class Routes:
             raise raised[-1]
         return errors
 
-    def _is_known(self, shard_id: int | None) -> bool:
-        return shard_id is not None and self._owners.get(shard_id) is not None
+    def _is_awaited(self, shard_id: int | None) -> bool:
+        """True if a host has the shard, or will soon."""
+        return shard_id is not None and self._owners.get(shard_id) is not None and shard_id not in self._owners.parked
 
     async def _until_found(self, shards: Collection[int | None], pause_s: float, until_s: float) -> bool:
         """Return after a pause or a report, once a host is known that can be asked for one of the shards.

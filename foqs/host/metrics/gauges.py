@@ -19,7 +19,6 @@ from foqs.host.metrics.meters import OTHER_NAMESPACES, ItemMeters, TransactionMe
 from foqs.host.metrics.metric_rows import MetricRow, counter, gauge, histogram
 from foqs.host.shards.shards import Shards
 from foqs.model import limits
-from foqs.model.cluster import ShardUse
 from foqs.model.event_log import LIVES, ROLLUPS
 from foqs.model.topic import ItemCounts
 from foqs.shard.state.engine import ShardState
@@ -80,9 +79,11 @@ def _owned(of: Sources) -> Iterator[tuple[ShardWriter, ShardState]]:
 
 
 def _ownership(of: Sources) -> dict[str, float]:
-    """Read all shards of the cluster. A shard that no host has is 0 on each host instead of missing."""
+    """Read all shards of the cluster. One that no host has is 0 on each host instead of missing, but a parked one is
+    missing.
+    """
     owned = _of_writers(lambda writer: float(writer.held is not None))(of)
-    others = sorted(shard_id for shard_id, use in of.shards.uses.items() if use is not ShardUse.REMOVED)
+    others = sorted(shard_id for shard_id, use in of.shards.uses.items() if use.is_served)
     return owned | {str(shard_id): 0.0 for shard_id in others if str(shard_id) not in owned}
 
 

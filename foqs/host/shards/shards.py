@@ -11,7 +11,7 @@ from foqs.background.lane import Lane
 from foqs.background.service import Service, ServiceState
 from foqs.host.shards.ttl_scan import TtlScan
 from foqs.model import limits
-from foqs.model.cluster import ShardUse, shards_named
+from foqs.model.cluster import ShardRow, ShardUse, shards_named
 from foqs.model.errors import UnavailableError
 from foqs.model.shard_place import Tenure
 from foqs.shard.state.engine import ShardState
@@ -170,10 +170,11 @@ class Shards:
     def tier_of(self, shard_id: int) -> str:
         return self.tiers.get(shard_id, "")
 
-    def know(self, uses: Mapping[int, ShardUse], tiers: Mapping[int, str], moving: Collection[int]) -> None:
-        """Set all shards of the cluster with their uses, the tiers of tiered shards, and the shards about to move."""
-        self.uses, self.tiers, self.moving = uses, tiers, moving
-        self.draining = frozenset([shard_id for shard_id, use in uses.items() if use is ShardUse.DRAINING])
+    def know(self, rows: Collection[ShardRow], moving: Collection[int]) -> None:
+        """Set all shards of the cluster, and those about to move."""
+        self.uses, self.moving = {row.shard_id: row.use for row in rows}, moving
+        self.tiers = {row.shard_id: row.tier for row in rows if row.tier}
+        self.draining = frozenset([row.shard_id for row in rows if row.use is ShardUse.DRAINING])
 
     def add(self, shard: OwnedShard) -> None:
         self.by_id[shard.shard_id] = shard
@@ -215,6 +216,9 @@ class Shards:
                     f"the cluster has no shard {shard_id} ({shard_id:x} in ids of items), as far as this host knows: "
                     "see foqs shard list"
                 )
+            elif self.uses[shard_id] is ShardUse.PARKED:
+                message = f"shard {shard_id} is parked, and nobody serves it until foqs shard unpark {shard_id}"
+                retry_after_ms = NO_SHARD_RETRY_MS
             return UnavailableError(
                 message,
                 retry_after_ms=retry_after_ms,

@@ -24,6 +24,7 @@ from foqs.storage.meta.meta_shards import not_known
 from foqs.storage.sessions.places import check_place
 
 _log = structlog.get_logger(__name__)
+_STATES = [ShardUse.SERVING, ShardUse.DRAINING, ShardUse.PARKED]
 _HOST_NAME = re.compile(r"[A-Za-z0-9._:-]{0,112}")
 
 
@@ -67,14 +68,17 @@ class ShardCalls:
         return self._cluster_shard(await self._calls.run(lambda meta: meta.shards.add(shard_id, checked, tier)))
 
     async def update_shard(self, request: of.UpdateShardRequest) -> ClusterShard:
-        """Drain the shard, let it serve again, pin it to a host or to none, or give it to other hosts.
+        """Drain or park the shard, let it serve again, pin it to a host or to none, relocate it, or give it to other
+        hosts.
 
-        Raises InvalidArgumentError for draining the last one of its tier that takes items, unless `last` says so.
+        Raises InvalidArgumentError for draining or parking the last one of its tier that takes items, unless `last`.
         """
         shard_id = arguments.check_range("shard_id", request.shard_id, 0, limits.SHARD_ID_MAX)
         state, pinned_to, tier = request.state, request.pinned_to, request.tier
-        if state is not None and state not in (ShardUse.SERVING, ShardUse.DRAINING):
-            raise InvalidArgumentError(f"state = {state} is not possible: {list(ShardUse)[:2]} are; see removeShard")
+        if state is not None and state not in _STATES:
+            raise InvalidArgumentError(f"state = {state} is not possible: {_STATES} are; see removeShard")
+        if request.place is not None:
+            return await self._relocate(shard_id, request)
         if _HOST_NAME.fullmatch(pinned_to or "") is None:
             raise InvalidArgumentError(
                 f"pinned_to {shown(pinned_to)} is not valid: it does not match {_HOST_NAME.pattern}"
@@ -83,12 +87,23 @@ class ShardCalls:
         if pinned_to or tier is not None:
             await self._check_pin(shard_id, pinned_to, tier)
         wanted = None if state is None else ShardUse(state)
-        if wanted is ShardUse.DRAINING and not request.last:
+        if wanted in (ShardUse.DRAINING, ShardUse.PARKED) and not request.last:
             await self._check_last(shard_id)
         try:
             row = await self._calls.run(lambda meta: meta.shards.update(shard_id, wanted, pinned_to, tier))
         except NotFoundError:
             raise await self._not_here(shard_id) from None
+        return self._cluster_shard(row)
+
+    async def _relocate(self, shard_id: int, request: of.UpdateShardRequest) -> ClusterShard:
+        if request.state is not None or request.pinned_to is not None or request.tier is not None:
+            raise InvalidArgumentError(
+                "a call relocates a shard and does nothing else: change its state, host and tier before"
+            )
+        place = check_place(request.place or "")
+        await self._places.check_relocation(shard_id, place, allow_older=bool(request.allow_older))
+        row = await self._places.relocate(shard_id, place)
+        _log.warning("shard_relocated", shard=shard_id, place=place, allow_older=bool(request.allow_older))
         return self._cluster_shard(row)
 
     async def _not_here(self, shard_id: int) -> FoqsError:
@@ -132,9 +147,9 @@ class ShardCalls:
             return
         if not any(other.use is ShardUse.SERVING and other.tier == row.tier for other in rows.values()):
             raise InvalidArgumentError(
-                f"shard {shard_id} is the last one of tier {row.tier!r} that takes items: when it drains, all enqueues "
-                "for this tier without dedup ids are refused. First add another one (foqs shard add), or let one that "
-                "drains serve (foqs shard serve); to drain it all the same say so (last, foqs shard drain --last)"
+                f"shard {shard_id} is the last one of tier {row.tier!r} that takes items: without it all enqueues for "
+                "this tier without dedup ids are refused. First add another one (foqs shard add), or let one that "
+                "drains serve (foqs shard serve), or do it all the same (last; --last of foqs shard drain and park)"
             )
 
     async def remove_shard(self, request: of.RemoveShardRequest) -> None:
@@ -215,7 +230,9 @@ class ShardCalls:
         )
 
     def _what_keeps(self, row: ShardRow) -> Iterator[str]:
-        """The things that a draining shard still has, in words, as far as this host knows."""
+        """The reasons in words why a draining or parked shard is not yet free, as far as this host knows."""
+        if row.use is ShardUse.PARKED and self._places.is_kept(row):
+            yield f"its last owner {row.owner}"
         if row.use is not ShardUse.DRAINING:
             return
         if slots_count := self._slots.table.shards.count(row.shard_id):

@@ -204,11 +204,23 @@ class MetaShards:
             "state": None if use is None else int(use),
             "pinned_to": None if pinned_to is None else pinned_to.encode(),
             "tier": None if tier is None else tier.encode(),
+            "moving_to": b"" if use is ShardUse.PARKED else None,
         }
         changes = {name: value for name, value in given.items() if value is not None}
         if changes:
             mine = SHARD.c.shard_id == shard_id
             connection.execute(update(SHARD).where(mine).values(**changes, changed_at=SERVER_NOW_MS))
+        return _read_shard(connection, shard_id)
+
+    @in_transaction
+    def relocate(
+        self, connection: Connection, shard_id: int, place: str, is_dead: Callable[[str, int], bool]
+    ) -> ShardRow:
+        """Change the place of a parked shard. Raises the errors of `check_relocation`."""
+        others = {row.place: row.shard_id for row in _read_shards(connection) if row.use is not ShardUse.REMOVED}
+        check_relocation(_lock_shard(connection, shard_id), shard_id, place, others, is_dead)
+        values = {"place": place.encode(), "is_relocated": 1, "changed_at": SERVER_NOW_MS}
+        connection.execute(update(SHARD).where(SHARD.c.shard_id == shard_id).values(**values))
         return _read_shard(connection, shard_id)
 
     @in_transaction
@@ -247,6 +259,40 @@ def gated(shard_id: int, slot: int, from_shard: int, to_shard: int) -> InvalidAr
     )
 
 
+def is_kept(shard: ShardRow, is_dead: Callable[[str, int], bool]) -> bool:
+    """True if the shard's last owner is alive and has not reported that it left the shard's server."""
+    return bool(shard.owner and shard.server) and not is_dead(shard.owner, shard.epoch)
+
+
+def check_relocation(
+    found: ShardRow | None,
+    shard_id: int,
+    place: str,
+    by_place: Mapping[str, int],
+    is_dead: Callable[[str, int], bool],
+) -> None:
+    """Raise an error unless the shard can be given this place; `by_place` has the shards of the cluster.
+
+    Raises InvalidArgumentError if it is not parked or another shard has the place, UnavailableError if its last owner
+    has not left it yet, and NotFoundError.
+    """
+    if found is None or found.use is ShardUse.REMOVED:
+        raise not_known(shard_id)
+    if found.use is not ShardUse.PARKED:
+        raise InvalidArgumentError(
+            f"shard {shard_id} is {found.use.name.lower()}, and only a parked one can be relocated: see foqs shard park"
+        )
+    if by_place.get(place, shard_id) != shard_id:
+        raise InvalidArgumentError(f"shard {by_place[place]} is at {place}: two shards need two databases")
+    if is_kept(found, is_dead):
+        raise UnavailableError(
+            f"the last owner of shard {shard_id}, {found.owner}, has not left its database yet: nothing was done; try "
+            "again, or end that host if it does not answer",
+            retry_after_ms=limits.META_CALLS_RETRY_MS,
+            nothing_done=True,
+        )
+
+
 def not_known(shard_id: int) -> NotFoundError:
     return NotFoundError(f"there is no shard {shard_id}: see foqs shard list")
 
@@ -254,10 +300,11 @@ def not_known(shard_id: int) -> NotFoundError:
 def shard_of(row: Any) -> ShardRow:
     """Convert a row with the columns of sql.READ_SHARD, which are all columns of the table."""
     shard_id, epoch, owner, owned_since, place, state, tier, pinned_to, moving_to, changed_at, *served = row
-    server, first_number, last_number = served
+    server, first_number, last_number, is_relocated = served
     return ShardRow(
         shard_id, epoch, owner.decode(), owned_since, place.decode(), ShardUse(state), tier.decode(),
         pinned_to.decode(), moving_to.decode(), changed_at, server.decode(), first_number, last_number,
+        bool(is_relocated),
     )  # fmt: skip
 
 

@@ -47,7 +47,7 @@ READ_SECRETS = "SELECT secret, next, began_at FROM cluster_secret WHERE one = 1"
 
 READ_SHARD = (
     "SELECT shard_id, epoch, owner, owned_since, place, state, tier, pinned_to, moving_to, changed_at, server, "
-    "first_number, last_number FROM shard WHERE shard_id = %s"
+    "first_number, last_number, is_relocated FROM shard WHERE shard_id = %s"
 )
 TAKE_NEW_SHARD = (
     "INSERT IGNORE INTO shard (shard_id, epoch, owner, owned_since, moving_to, server, first_number, last_number) "

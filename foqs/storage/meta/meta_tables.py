@@ -72,6 +72,7 @@ SHARD = Table(
     Column("server", VARBINARY(255), nullable=False),
     Column("first_number", BIGINT(unsigned=True), nullable=False),
     Column("last_number", BIGINT(unsigned=True), nullable=False),
+    Column("is_relocated", SmallInteger, nullable=False),
 )
 JOB = Table(
     "job",

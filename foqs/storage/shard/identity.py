@@ -19,7 +19,7 @@ from foqs.model.errors import UnavailableError
 from foqs.shard.port import OwnershipLostError
 from foqs.storage.schema import statements as sql
 from foqs.storage.sessions.session import connect
-from foqs.storage.sessions.whole_reads import without_end
+from foqs.storage.sessions.whole_reads import only_row, without_end
 
 _MISSING_CODES = frozenset({ER.BAD_DB_ERROR, ER.NO_SUCH_TABLE})
 
@@ -126,6 +126,20 @@ def identity_at(shard_id: int, url: str) -> ShardIdentity | None:
             return None
         raise UnavailableError(f"the database of shard {shard_id} cannot be read: {error}") from error
     return ShardIdentity(*found[0]) if found else None
+
+
+def last_transaction_at(shard_id: int, url: str) -> int:
+    """Read the number of the last transaction in the database at a shard's URL.
+
+    Raises UnavailableError if it cannot be read.
+    """
+    try:
+        with closing(connect(url)) as session, session.cursor() as cursor:
+            cursor.execute(sql.READ_WRITER)
+            _, _, number, *_ = only_row(cursor.fetchall(), "its table writer")
+    except (pymysql.err.Error, OSError) as error:
+        raise UnavailableError(f"the database of shard {shard_id} cannot be read: {error}") from error
+    return int(number)
 
 
 def keep_identity_at(url: str, identity: ShardIdentity) -> None:
