@@ -135,7 +135,7 @@ async def test_what_is_listed_is_called_once_the_configuration_is_read_again(
     before = host.host._config
     host.host.use_urls(before.model_copy(update={"shard_places": ("127.0.0.*:" + str(false_server.port),)}))
     message, _ = await refusal(host, place_at(false_server), monkeypatch)
-    assert "could not be opened: see the log of host host-1" in message
+    assert "could not be opened: nothing was done, see the log of host host-1" in message
     assert false_server.talks
     assert PASSWORD.encode() not in false_server.heard
 
