@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import signal
 import socket
 import time
@@ -10,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.support.databases import Databases
 from tests.support.faults.programs import HostProgram, free_port
@@ -17,6 +19,7 @@ from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.database, pytest.mark.deep]
 
+_ROOT = Path(__file__).parents[2]
 _WATCHDOG_US = 200_000
 
 
@@ -73,3 +76,27 @@ def test_a_supervisor_hears_of_start_beats_reload_and_end(own_databases: Databas
         host.wait()
     finally:
         host.close()
+
+
+def test_the_probes_of_kubernetes_are_answered_by_a_host(own_databases: Databases) -> None:
+    (pods,) = yaml.safe_load_all((_ROOT / "deploy/kubernetes/statefulset.yaml").read_text())
+    (container,) = pods["spec"]["template"]["spec"]["containers"]
+    paths = [container[probe]["httpGet"]["path"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")]
+    port = free_port()
+    variables = {"FOQS_METRICS_PORT": str(port)}
+    host = HostProgram("host-1", free_port(), own_databases.meta_url, own_databases.shard_urls, variables)
+    try:
+        for path in [*paths, "/metrics"]:
+            until_s = time.monotonic() + PATIENCE_S
+            while (status := _status(port, path)) == 503 and time.monotonic() < until_s:
+                pass  # It is not ready before it has a shard.
+            assert status == 200, path
+        assert _status(port, "/readyzz") == 404
+    finally:
+        host.close()
+
+
+def _status(port: int, path: str) -> int:
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)) as connection:
+        connection.request("GET", path)
+        return connection.getresponse().status
