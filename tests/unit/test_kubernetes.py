@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -18,10 +20,12 @@ from foqs.cli.main import cli
 from foqs.config import HostConfig, load_config
 from foqs.model import limits
 from scripts.lock_files import ROOT
+from tests.support.doc_machine import blocks
 from tests.support.outside_tools import outside_tool
 from tests.support.waiting import PROGRAM_S_MAX
 
 _FOLDER = ROOT / "deploy/kubernetes"
+_PAGE = ROOT / "docs/deploy-kubernetes.md"
 _VERSIONS = ("1.29.0", "1.31.0", "1.34.0")
 _STOP_BEYOND_DRAIN_MS = 20_000
 """The time after a drain that docs/operations.md asks of supervisors."""
@@ -204,6 +208,38 @@ def test_a_host_has_the_time_to_drain_and_its_probes_wait_long_enough() -> None:
     live = container["livenessProbe"]
     assert live["periodSeconds"] * live["failureThreshold"] * 1_000 > 2 * limits.LOOP_SILENCE_MS_MAX
     assert "cpu" not in container["resources"]["limits"]
+
+
+def test_the_commands_of_the_page_name_what_exists() -> None:
+    text = "".join(block.text for block in blocks(_PAGE))
+    named = set(re.findall(r"\b(job|statefulset)/([\w-]+)", text))
+    there = {(one["kind"].lower(), one["metadata"]["name"]) for one in _resources()}
+    assert named == {one for one in there if one[0] in ("job", "statefulset")}
+    secrets = re.findall(r"secret generic (\S+) --from-file=(\w+)=\S+(?: \\\n)? +--from-file=(\w+)=", text)
+    mounted = [
+        (volume["secret"]["secretName"], volume["secret"]["items"][0]["key"])
+        for one in _resources()
+        if "template" in one["spec"]
+        for volume in one["spec"]["template"]["spec"]["volumes"]
+        if "secret" in volume
+    ]
+    assert [(name, key) for name, *keys in secrets for key in keys] == 2 * mounted
+    assert set(re.findall(r"--namespace (\S+)", text)) == {"foqs"}
+    assert set(re.findall(r"exec (\S+) --", text)) == {"foqs-0"}
+
+
+def test_the_commands_of_the_page_that_need_no_cluster_run() -> None:
+    ran = [block for block in blocks(_PAGE) if not block.reason]
+    assert [block.heading for block in ran] == ["The settings", "The users and the passwords"]
+    outside_tool("kubectl", "kubernetes-client", is_optional=True)
+    for block in ran:
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", block.text],
+            cwd=ROOT, capture_output=True, text=True, timeout=PROGRAM_S_MAX, check=False,
+            env=os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert len(done.stdout.splitlines()) > 20, block.heading
 
 
 def test_nothing_has_rights_and_all_have_one_image() -> None:
