@@ -15,9 +15,8 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
-import pymysql
+from foqs.storage.sessions.session import connect
 
 _ROWS_PER_INSERT = 100
 
@@ -97,9 +96,7 @@ def mariadb_dump(arguments: list[str]) -> int:
     """Print the tables of a database as SQL, all of one moment."""
     (database,) = [word for word in arguments if not word.startswith("--")]
     assert "--single-transaction" in arguments
-    session: pymysql.Connection[Any] = pymysql.connect(
-        unix_socket=os.environ["MYSQL_UNIX_PORT"], user="root", database=database, charset="utf8mb4"
-    )
+    session = connect(f"mysql+pymysql://root@localhost/{database}?unix_socket={os.environ['MYSQL_UNIX_PORT']}")
     with closing(session), session.cursor() as cursor:
         cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
