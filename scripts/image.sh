@@ -9,7 +9,7 @@ umask 022
 out=build/image
 version=$(.venv/bin/python -c 'import tomllib; print(tomllib.load(open("pyproject.toml", "rb"))["project"]["version"])')
 
-rm -rf "$out/wheels"
+rm -rf "$out"
 mkdir -p "$out/wheels"
 pip=".venv/bin/python -m pip --quiet --quiet --disable-pip-version-check"
 $pip wheel --no-deps --wheel-dir "$out/wheels" .
@@ -28,20 +28,25 @@ images() {
     buildah --root "$PWD/$out/storage" --runroot "$PWD/$out/run" --storage-driver vfs "$@"
 }
 
+pull=--pull  # What is missing.
 if [ -z "${BASE:-}" ]; then
+    pull=--pull-never
     BASE=localhost/foqs-base
-    mmdebstrap --quiet --variant=minbase --include=python3,python3-venv,ca-certificates \
+    # With usr-is-merged, because usrmerge would bring 50 MB of Perl.
+    mmdebstrap --quiet --variant=minbase --include=python3,python3-venv,ca-certificates,usr-is-merged \
+        --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr --aptopt='APT::Install-Recommends "false"' \
         --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
-        --dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt='path-exclude=/usr/share/info/*' \
+        --dpkgopt='path-exclude=/usr/lib/*/gconv/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
+        --dpkgopt='path-exclude=/usr/share/info/*' \
         --customize-hook='rm -rf "$1"/var/cache/* "$1"/var/log/* "$1"/var/lib/apt/lists/*' \
-        bookworm "$out/base.tar"
+        bookworm "$out/base.tar" >"$out/base.log" 2>&1 || { tail -n 20 "$out/base.log" >&2; exit 1; }
     container=$(images from scratch)
     images add --quiet "$container" "$out/base.tar" / >/dev/null
     images commit --quiet --rm "$container" "$BASE" >/dev/null
     rm "$out/base.tar"
 fi
-images bud --quiet --isolation chroot --pull-never --build-arg "BASE=$BASE" --file deploy/Containerfile --tag "foqs:$version" "$out" \
-    >/dev/null
+images bud --quiet --isolation chroot "$pull" --build-arg "BASE=$BASE" \
+    --file deploy/Containerfile --tag "foqs:$version" "$out" >/dev/null
 
 container=$(images from --pull-never "foqs:$version")
 in_image() {
@@ -56,4 +61,5 @@ size_mib=$(du -sm "$(images mount "$container")" | cut -f 1)
 images rm "$container" >/dev/null
 rm -f "$out/foqs.tar"
 images push --quiet "foqs:$version" "oci-archive:$out/foqs.tar:foqs:$version"
+rm -rf "$out/storage" "$out/run"
 echo "$out/foqs.tar: foqs:$version runs, $size_mib MiB unpacked, $(du -m "$out/foqs.tar" | cut -f 1) MiB packed"
