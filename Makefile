@@ -1,6 +1,6 @@
 # foqs: `make` lists what there is to make.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-tools spark demo demo-spark test test-deep test-slow checks lint types imports unit test-mysql sim sim-clusters sim-serial sim-unique sim-in-flight sim-permits sim-gates sim-depths sim-aging sim-bulk power chaos chaos-order chaos-groups chaos-in-flight groups old-backlog keys in-flight caps caps-of-hosts overload starvation fairness bulk export redrives isolation any-host shares sick-shard take-over rolling rotation revocation reload dedup lease-ends long-life fuzz front-door connections bench bench-dedup bench-protected bench-spark spark-exact peers bench-peers scale compiled test-compiled locks audit sbom clean
+.PHONY: help setup test-tools spark demo demo-spark test test-deep test-slow checks lint types imports unit test-mysql sim sim-clusters sim-serial sim-unique sim-in-flight sim-permits sim-gates sim-depths sim-aging sim-bulk power chaos chaos-order chaos-groups chaos-in-flight groups old-backlog keys in-flight caps caps-of-hosts overload starvation fairness bulk export redrives isolation any-host shares sick-shard take-over rolling rotation revocation reload dedup lease-ends long-life fuzz front-door connections bench bench-dedup bench-protected bench-spark spark-exact peers bench-peers scale compiled test-compiled image locks audit sbom clean
 BIN := .venv/bin
 # What the tests found, for scripts/test_counts.py.
 RESULTS := build/tests
@@ -227,6 +227,9 @@ bench-spark: setup spark ## rows per second from PySpark next to plain clients w
 
 spark-exact: setup spark ## a million rows through a Spark cluster that meets every failure: each there once: make spark-exact ROWS=N
 	@$(BIN)/python -m loadtest.spark.exact --rows $${ROWS:-1000000}
+
+image: setup ## the container image in build/image/foqs.tar, run once; needs root and the network, and no registry
+	@scripts/image.sh
 
 locks: setup ## requirements/*.lock anew, with the newest versions that pyproject.toml allows; then `make audit`
 	@scripts/audit-tools.sh

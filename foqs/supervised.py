@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
 
@@ -18,6 +18,7 @@ from foqs.logs import configure_logs
 from foqs.model import limits
 from foqs.model.audit import READ_SECRET_FILE, AuditNote
 from foqs.model.errors import ErrorCode, InvalidArgumentError
+from foqs.notify import Notifier
 from foqs.reload import Reload
 from foqs.storage.schema.migrations import SchemaKind, schema_version
 from foqs.storage.sessions.secret_file import secret_file, take_changes
@@ -34,12 +35,14 @@ class Orders:
     """The orders of a supervisor to a running host.
 
     `stop` gets the reason to drain and stop. Each time `reload` is set, the host takes the settings that can change
-    from the configuration that `load_config` returns. `load_config` is called on a thread.
+    from the configuration that `load_config` returns. `load_config` is called on a thread. The supervisor hears of the
+    host by `notifier`.
     """
 
     stop: asyncio.Future[str]
     reload: asyncio.Event
     load_config: Callable[[], HostConfig]
+    notifier: Notifier = field(default_factory=Notifier)
 
 
 async def run_host(config: HostConfig, orders: Orders, on_ready: Callable[[int], None]) -> None:
@@ -55,7 +58,8 @@ async def run_host(config: HostConfig, orders: Orders, on_ready: Callable[[int],
     host = Host(config)
     host.metrics.introduce(version("foqs"), {kind.value: schema_version(kind) for kind in SchemaKind})
     operator_port = _operator_port(host, config)
-    reason = ""
+    reason, beats = "", Tasks("beats")
+    beats.every(orders.notifier.beat_ms, lambda: orders.notifier.beat(_status(host)))
     try:
         await asyncio.to_thread(_check_files, config)
         if unverified := config.unverified():
@@ -64,8 +68,10 @@ async def run_host(config: HostConfig, orders: Orders, on_ready: Callable[[int],
         await host.start()
         introduction = _introduction(config, host.port)
         _log.info("host_started", **introduction, shards_owned=host.owned_count, duration_ms=_ms_since(began_s))
+        orders.notifier.serves(_status(host))
         on_ready(host.port)
         reason = await _serve(host, config, orders)
+        orders.notifier.stops(reason)
         began_s = time.monotonic()
         await _drain(host, config.drain_ms_max, reason)
     except BaseException as error:
@@ -74,7 +80,13 @@ async def run_host(config: HostConfig, orders: Orders, on_ready: Callable[[int],
     finally:
         await host.stop()
         await operator_port.stop()
+        await beats.stop()
         _log.info("host_stopped", host_name=config.host_name, reason=reason, duration_ms=_ms_since(began_s))
+
+
+def _status(host: Host) -> str:
+    """Return the state of the host in words, for a supervisor."""
+    return host.condition.not_ready() or f"serves {host.owned_count} shards on port {host.port}"
 
 
 def _check_files(config: HostConfig) -> None:
@@ -141,6 +153,7 @@ async def _reload_when_asked(host: Host, config: HostConfig, orders: Orders) -> 
     while True:
         await orders.reload.wait()
         orders.reload.clear()
+        orders.notifier.reloads()
         try:
             config = await asyncio.to_thread(reload.run)
             configure_logs(config.log_level, config.log_format)
@@ -149,6 +162,8 @@ async def _reload_when_asked(host: Host, config: HostConfig, orders: Orders) -> 
                 await host.certificates.reload()
         except Exception:  # The host keeps its settings.
             log_defect("reload")
+        finally:
+            orders.notifier.serves(_status(host))
 
 
 def _introduction(config: HostConfig, port: int) -> dict[str, object]:

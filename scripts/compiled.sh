@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 
 rm -rf build/compiled
 mkdir -p build/compiled
-for part in .ci foqs pyspark_foqs.py idl loadtest requirements schema scripts security tests docs pyproject.toml README.md \
+for part in .ci deploy foqs pyspark_foqs.py idl loadtest requirements schema scripts security tests docs pyproject.toml README.md \
     LICENSE Makefile CHANGELOG.md CONTRIBUTING.md SECURITY.md; do
     cp -R "$part" build/compiled/
 done

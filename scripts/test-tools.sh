@@ -1,6 +1,7 @@
 #!/bin/sh
 # What the tests with clients of other languages need: the Thrift compiler, C++ and Node with their Thrift libraries, Java, Go.
-# And a ZooKeeper, of which they start servers of their own; and, for root, what parts hosts and loses their packets.
+# And a ZooKeeper, of which they start servers of their own; promtool and systemd-analyze, for deploy/; and, for root, what
+# parts hosts and loses their packets.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -17,6 +18,8 @@ command -v javac >/dev/null || missing="$missing default-jdk-headless"
 command -v go >/dev/null || missing="$missing golang-go"
 [ -d /usr/share/gocode/src/github.com/apache/thrift ] || missing="$missing golang-thrift-dev"
 [ -e /usr/share/java/zookeeper.jar ] || missing="$missing libzookeeper-java"
+command -v promtool >/dev/null || missing="$missing prometheus"
+command -v systemd-analyze >/dev/null || missing="$missing systemd"
 if [ "$(id -u)" -eq 0 ]; then
     command -v ip >/dev/null || missing="$missing iproute2"
     command -v nft >/dev/null || missing="$missing nftables"

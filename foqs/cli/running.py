@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import errno
 import gc
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -98,10 +99,13 @@ async def _serve(
     load_config: Callable[[], HostConfig] | None,
     others: Sequence[HostConfig],
 ) -> None:
+    from foqs.notify import Notifier
     from foqs.supervised import Orders, run_host
 
     loop = asyncio.get_running_loop()
-    orders = Orders(loop.create_future(), asyncio.Event(), load_config or (lambda: config))
+    # A supervisor hears of `foqs host` alone: `foqs dev` is for a terminal.
+    notifier = Notifier() if load_config is None else Notifier.from_environment(os.environ, os.getpid())
+    orders = Orders(loop.create_future(), asyncio.Event(), load_config or (lambda: config), notifier)
 
     def stop(name: str) -> None:
         if orders.stop.done():

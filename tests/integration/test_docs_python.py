@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import re
-import signal
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.doc_programs import printed, programs
 from tests.support.running_host import running_host
-from tests.support.waiting import PATIENCE_S
 
 _PAGE = Path(__file__).parents[2] / "docs/python.md"
-_ADDRESS = "127.0.0.1:7600"
 _OUTPUTS = {
     "A client": [
         ["to: ann@example.org 1", "to: bob@example.org 1", "to: cy@example.org 1", "emails 0 1"],
@@ -66,42 +61,11 @@ _OUTPUTS = {
     "Testing": [["both hold"]],
 }
 """By heading, the lines that each of its examples prints."""
-_RUNS_UNTIL_A_SIGNAL = "Worker(client, "
-
-
-def _examples() -> dict[str, list[str]]:
-    """The examples by the heading that they stand below."""
-    found: dict[str, list[str]] = {}
-    for part in re.split(r"^##+ ", _PAGE.read_text(), flags=re.MULTILINE)[1:]:
-        if examples := re.findall(r"```python\n(.*?)```", part, re.DOTALL):
-            found[part.partition("\n")[0]] = examples
-    return found
-
-
-async def _output(example: str, address: str, lines_expected: int) -> list[str]:
-    """What an example prints; one that runs until a signal gets one when it has printed all that it should."""
-    program = example.replace(_ADDRESS, address)
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-u", "-c", program, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            lines = [(await process.stdout.readline()).decode().rstrip() for _ in range(lines_expected)]
-            if _RUNS_UNTIL_A_SIGNAL in example and "worker.stop()" not in example:
-                process.send_signal(signal.SIGTERM)
-            rest, errors = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert process.returncode == 0, errors.decode()
-    return [*lines, *rest.decode().splitlines()]
 
 
 @pytest.mark.deep
 async def test_the_examples_print_what_they_should(meta_url: str, shard_urls: dict[int, str]) -> None:
-    examples = _examples()
+    examples = programs(_PAGE)
     assert {heading: len(found) for heading, found in examples.items()} == {
         heading: len(outputs) for heading, outputs in _OUTPUTS.items()
     }
@@ -109,4 +73,4 @@ async def test_the_examples_print_what_they_should(meta_url: str, shard_urls: di
         await running.admin.create_namespace("default")
         for heading, outputs in _OUTPUTS.items():
             for example, expected in zip(examples[heading], outputs, strict=True):
-                assert await _output(example, running.address, len(expected)) == expected, heading
+                assert await printed(example, running.address, len(expected)) == expected, heading

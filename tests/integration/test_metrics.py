@@ -78,6 +78,17 @@ async def test_what_the_quota_refuses_is_counted_for_its_namespace(host):
     assert counted(host, "small") == {"enqueued": 2, "rate_limited": 2}
 
 
+async def test_the_part_of_its_quota_that_a_namespace_has_used_up_is_shown(host):
+    await host.admin.create_namespace("small", enqueues_per_minute_max=4)
+    assert sample(host, "foqs_quota_used_ratio", namespace="small") is None
+    await host.client.enqueue_many("small", [NewItem("t", b"x")] * 3)
+    with pytest.raises(RateLimitedError):
+        await host.client.enqueue_many("small", [NewItem("t", b"x")] * 2)
+    assert sample(host, "foqs_quota_used_ratio", namespace="small") == 3 / 4
+    await host.client.enqueue_many("small", [NewItem("t", b"x")])
+    assert sample(host, "foqs_quota_used_ratio", namespace="small") == 1
+
+
 async def test_a_sweep_that_has_woken_all_that_was_due_does_not_lag(host):
     await host.client.enqueue_many("jobs", [NewItem("t", b"x", delay_ms=50)] * 10)
     assert len(await host.client.dequeue("jobs", "t", 10, wait_ms=20_000)) > 0

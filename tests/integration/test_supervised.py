@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import signal
 import urllib.error
 import urllib.request
@@ -187,6 +188,7 @@ async def test_a_reload_changes_the_log_level_at_once(config, capsys):
     await until(has_reloaded)
     reloaded = next(event for event in logged if event["event"] == "configuration_reloaded")
     assert (reloaded["changed"], reloaded["needs_restart"]) == (["log_level"], ["connections_max"])
+    await until(lambda: not structlog.get_logger().bind().is_enabled_for(logging.INFO))
     supervisor.orders.stop.set_result("SIGTERM")
     await supervisor.task
     assert events(capsys.readouterr().out) == [], "what is below the new level is not logged any more"

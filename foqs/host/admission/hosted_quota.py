@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from heapq import nlargest
+from operator import itemgetter
 
 from foqs.host.admission.account import Account, Charge
+from foqs.model import limits
 from foqs.model.errors import RateLimitedError
 from foqs.model.namespace import Namespace
 
@@ -69,6 +72,15 @@ def over_limit(hosted: HostedQuota, count: int, wait_ms: int) -> RateLimitedErro
         f"{wait_ms} ms",
         retry_after_ms=wait_ms,
     )
+
+
+def used_parts(quotas: Iterable[HostedQuota]) -> dict[str, float]:
+    """Return the part of its quota that each namespace has used up in the last minute, by name.
+
+    These are the namespaces with the largest parts, up to limits.METRIC_NAMESPACES_MAX.
+    """
+    parts = {hosted.name: hosted.account.window.admitted_count / hosted.limit for hosted in quotas}
+    return dict(nlargest(limits.METRIC_NAMESPACES_MAX, parts.items(), key=itemgetter(1)))
 
 
 class RepeatLookUps:

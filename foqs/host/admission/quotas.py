@@ -20,7 +20,7 @@ from foqs.background.outage_log import OutageLog
 from foqs.background.service import Service, ServiceState
 from foqs.background.tasks import log_defect
 from foqs.host.admission.account import SLOW_ANSWER_MS_MAX, SLOW_ANSWERS_AWAY, WAIT_MS_MAX, Account, Charge
-from foqs.host.admission.hosted_quota import CallForTokens, HostedQuota, over_limit
+from foqs.host.admission.hosted_quota import CallForTokens, HostedQuota, over_limit, used_parts
 from foqs.model import grants, limits
 from foqs.model.errors import FoqsError, OverloadedError, RateLimitedError, TooLargeError, UnavailableError
 from foqs.model.grants import Ask, Grant
@@ -111,6 +111,10 @@ class Quotas(Service):
         """Return the time until the quota of a namespace has room for an item; 0 if it has, as far as is known here."""
         hosted = self._by_number.get(number)
         return hosted.account.wait_ms(1, self._now_ms()) if hosted is not None and hosted.account.is_over(1) else 0
+
+    def used_parts(self) -> dict[str, float]:
+        """Return the part of its quota that each namespace has used up here, by name. Any thread can ask."""
+        return used_parts(list(self._by_number.values()))
 
     # --- calls ---
 

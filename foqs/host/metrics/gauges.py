@@ -254,6 +254,11 @@ OF_HOST: tuple[MetricRow[Sources], ...] = (
         "Items that the host let in without tokens, because the meta database was away.",
         lambda of: of.quotas.replayed_total),
     gauge("foqs_quota_calls_waiting", "Enqueues that wait for tokens now.", lambda of: of.quotas.waiting_count),
+    gauge("foqs_quota_used_ratio",
+        "Part of its quota that the namespace has used up in the last minute by calls of this host, from 0 to 1. The "
+        "sum over all hosts is that of the cluster. Namespaces without enqueues are missing, and so are all but the "
+        "thousand with the largest parts.",
+        lambda of: of.quotas.used_parts(), "namespace"),
     gauge("foqs_quota_meta_away", "1 while the meta database does not answer when it is asked for tokens.",
         lambda of: of.quotas.is_away),
     gauge("foqs_quota_ask_seconds",
