@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
@@ -24,7 +24,7 @@ _PROBLEMS = {
     ShardHealth.UNSERVED: "no host serves it",
 }
 _pause = time.sleep
-_LEFT_S_MAX = 60
+_WAIT_S_MAX = 60
 _PAUSE_S = 0.3
 _SHARD_ID = WholeNumber(0, limits.SHARD_ID_MAX)
 
@@ -112,8 +112,7 @@ def park(remote: Remote, shard_id: int, last: bool) -> None:
     """
     with remote.admin() as admin:
         admin.update_shard(shard_id, state=ShardUse.PARKED, last=last)
-        found = _left(admin, shard_id)
-        _show(remote, found)
+        _show(remote, _left(admin, shard_id))
     note(f"nobody serves shard {shard_id} now; see foqs shard unpark {shard_id}, and foqs shard relocate")
 
 
@@ -121,12 +120,14 @@ def park(remote: Remote, shard_id: int, last: bool) -> None:
 @click.argument("shard_id", type=_SHARD_ID)
 @remote_command
 def unpark(remote: Remote, shard_id: int) -> None:
-    """Let the hosts serve the parked shard SHARD_ID again, from its database as it is now.
+    """Let the hosts serve the parked shard SHARD_ID again, from its database as it is now, and wait until one does.
 
-    It takes new items, also if it was drained before it was parked.
+    It takes new items, also if it was drained before it was parked. After a minute without a host that serves it, this
+    command fails, and the shard stays unparked.
     """
     with remote.admin() as admin:
-        _show(remote, admin.update_shard(shard_id, state=ShardUse.SERVING))
+        admin.update_shard(shard_id, state=ShardUse.SERVING)
+        _show(remote, _served(admin, shard_id))
 
 
 @shard.command()
@@ -148,19 +149,35 @@ def relocate(remote: Remote, shard_id: int, place: str, lose: bool) -> None:
 
 
 def _left(admin: AdminClient, shard_id: int) -> ClusterShard:
-    """Return the parked shard once no host serves it. Raises UnavailableError if that takes too long."""
-    until_s = time.monotonic() + _LEFT_S_MAX
+    """Return the parked shard once its owner has left it. Raises UnavailableError if that takes too long."""
+    found = _awaited(admin, shard_id, lambda shard: not shard.kept_by)
+    if found.kept_by:
+        raise UnavailableError(
+            f"shard {shard_id} is parked, and after {_WAIT_S_MAX} s it still has {found.kept_by}: do not touch its "
+            "database before foqs shard list shows nothing in KEPT BY"
+        )
+    return found
+
+
+def _served(admin: AdminClient, shard_id: int) -> ClusterShard:
+    """Return the shard once a host serves it. Raises UnavailableError if that takes too long."""
+    found = _awaited(admin, shard_id, lambda shard: shard.health is ShardHealth.SERVED)
+    if found.health is not ShardHealth.SERVED:
+        raise UnavailableError(
+            f"shard {shard_id} is unparked, and after {_WAIT_S_MAX} s {_PROBLEMS[found.health]}: {found.detail}"
+        )
+    return found
+
+
+def _awaited(admin: AdminClient, shard_id: int, is_done: Callable[[ClusterShard], bool]) -> ClusterShard:
+    """Return the shard once that is done, or as it is after a minute."""
+    until_s = time.monotonic() + _WAIT_S_MAX
     while True:
         found = next((one for one in admin.list_shards() if one.shard_id == shard_id), None)
         if found is None:
             raise NotFoundError(f"there is no shard {shard_id}: see foqs shard list")
-        if not found.kept_by:
+        if is_done(found) or time.monotonic() > until_s:
             return found
-        if time.monotonic() > until_s:
-            raise UnavailableError(
-                f"shard {shard_id} is parked, and after {_LEFT_S_MAX} s it still has {found.kept_by}: do not touch its "
-                "database before foqs shard list shows nothing in KEPT BY"
-            )
         _pause(_PAUSE_S)
 
 

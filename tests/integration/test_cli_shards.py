@@ -144,9 +144,13 @@ def test_a_shard_whose_owner_does_not_leave_is_not_said_to_be_parked(
     shell: tuple[Run, FakeQueue], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, queue = shell
-    monkeypatch.setattr(shard_commands, "_LEFT_S_MAX", 0)
+    monkeypatch.setattr(shard_commands, "_WAIT_S_MAX", 0)
     assert run("add", "7", PLACE).exit_code == 0
     queue.shards[7] = replace(queue.shards[7], kept_by="its last owner host-1")
     parked = run("park", "7", "--last")
     assert parked.exit_code != 0
     assert "it still has its last owner host-1: do not touch its database" in parked.stderr
+    queue.shards[7] = replace(queue.shards[7], health=ShardHealth.UNSERVED, detail="no host has taken it yet")
+    unparked = run("unpark", "7")
+    assert unparked.exit_code != 0
+    assert "shard 7 is unparked, and after 0 s no host serves it: no host has taken it yet" in unparked.stderr
