@@ -41,7 +41,7 @@ from foqs.host.registry.kept_gates import SlotGates
 from foqs.host.registry.known_slots import Slots
 from foqs.host.registry.namespace_calls import NamespaceCalls
 from foqs.host.registry.namespaces import Namespaces
-from foqs.host.registry.slot_moves import SlotMover, Source
+from foqs.host.registry.slot_moves import SlotMover
 from foqs.host.shards.hand_over import let_go
 from foqs.host.shards.shards import Shards
 from foqs.host.shards.waiting import Waiting
@@ -142,7 +142,7 @@ class Host(Service):
         self._owner_word = OwnerWord(self._shards, self._membership, parts.monotonic_s)
         self._namespace_calls = NamespaceCalls(self._namespaces, self._censuses, self._slots, parts.wall_ms)
         self._slot_moves = self._make_slot_moves()
-        self._distant = DistantHolders(self._namespaces, self._shards, self._waiting, self._slot_source)
+        self._distant = DistantHolders(self._namespaces, self._shards, self._waiting, self._factory.slot_source)
         self._lane, slices, pages = BulkLane(self._loop), Slices(self._loop), PageBudget()
         self._consumers, self._ages = Consumers(self._loop.time), Ages(self._shards, self._loop.time)
         on_events, gates = self._dispatcher.on_events, self._slot_moves.gates
@@ -200,6 +200,9 @@ class Host(Service):
     def knows_shards(self, rows: Collection[ShardRow], moving: Collection[int]) -> None:
         self._shards.know(rows, moving)
         self._factory.relocated = {row.shard_id for row in rows if row.is_relocated}
+
+    def place_of(self, shard_id: int) -> str:
+        return self._shards.by_id[shard_id].place
 
     def knows_epochs(self, epochs: Mapping[int, int]) -> None:
         for shard_id, writer in self._shards.writers.items():
@@ -408,10 +411,8 @@ class Host(Service):
         return "" if port is None else peer_advertised_of(self._config, port)
 
     def _make_slot_moves(self) -> SlotMover:
-        return SlotMover(self._namespaces, self._censuses, self._shards, self._slots, self._waiting, self._slot_source)
-
-    def _slot_source(self, shard_id: int, place: str, served_on: str) -> Source:
-        return self._parts.slot_source(shard_id, self._factory.url_of(shard_id, place), served_on)
+        source = self._factory.slot_source
+        return SlotMover(self._namespaces, self._censuses, self._shards, self._slots, self._waiting, source)
 
     def _make_group_purge(self) -> GroupPurge:
         calls = GroupCalls(self._namespaces, self._namespace_calls)

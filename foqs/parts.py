@@ -14,10 +14,10 @@ from foqs.host.event_log.log_service import EventLog, EventLogOptions, EventLogS
 from foqs.host.metrics.scrape import Metrics
 from foqs.host.registry.slot_moves import Source
 from foqs.model.cluster import ShardIdentity
-from foqs.model.shard_place import EpochAsk, EpochGiven
+from foqs.model.shard_place import EpochAsk, EpochGiven, FoundShard
 from foqs.storage.meta.meta_store import MetaStore
 from foqs.storage.schema.migrations import SchemaKind, check_current
-from foqs.storage.shard.identity import identity_at, last_transaction_at
+from foqs.storage.shard.identity import found_at, identity_at
 from foqs.storage.shard.packs.pack_index import PackIndex
 from foqs.storage.shard.shard_reader import ShardReader
 from foqs.storage.shard.shard_store import ShardAccess, ShardStore
@@ -35,7 +35,7 @@ class Parts:
     reader: Callable[[int, str, PackIndex, Callable[[], str]], ShardReader]
     slot_source: Callable[[int, str, str], Source]
     identity: Callable[[int, str], ShardIdentity | None]
-    last_transaction: Callable[[int, str], int]
+    found: Callable[[int, str], FoundShard]
     check_schema: Callable[[str, SchemaKind], None]
     server: Callable[..., ThriftServer]
     metrics: Callable[[Callable[[int], str | None]], Metrics]
@@ -55,7 +55,7 @@ def real_parts() -> Parts:
         reader=ShardReader,
         slot_source=SlotSource,
         identity=identity_at,
-        last_transaction=last_transaction_at,
+        found=found_at,
         check_schema=check_current,
         server=ThriftServer,
         metrics=Metrics,

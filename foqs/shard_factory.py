@@ -15,12 +15,13 @@ from foqs.config import HostConfig
 from foqs.host.dispatch.dispatcher import Dispatcher
 from foqs.host.metrics.meters import TransactionMeters
 from foqs.host.registry.namespaces import Namespaces
+from foqs.host.registry.slot_moves import Source
 from foqs.host.shards.shards import OwnedShard
 from foqs.host.verbs.place_check import NotOpenedError
 from foqs.model import limits
-from foqs.model.cluster import ShardIdentity, identity_problem, lost_database_problem
+from foqs.model.cluster import ShardIdentity, ShardRow, identity_problem, lost_database_problem
 from foqs.model.errors import InvalidArgumentError, UnavailableError
-from foqs.model.shard_place import EpochAsk, EpochGiven, Tenure
+from foqs.model.shard_place import EpochAsk, EpochGiven, Tenure, lost_by_row
 from foqs.parts import Parts
 from foqs.shard.mysql_server import CommitScheduler, MysqlServer, TurningTime
 from foqs.shard.state.engine import ShardState
@@ -86,6 +87,10 @@ class ShardFactory:
         """The URL of a shard: the configured one, or else its place with the user of all shards."""
         return self._config.url_of_shard(shard_id, place, is_relocated=shard_id in self.relocated)
 
+    def slot_source(self, shard_id: int, place: str, served_on: str) -> Source:
+        """The source of the dedup ids of a shard that another host, or none, serves."""
+        return self._parts.slot_source(shard_id, self.url_of(shard_id, place), served_on)
+
     def make(self, shard_id: int, place: str, tenure: Tenure | None = None) -> OwnedShard:
         """Make the objects of one shard. `tenure` is this process's memory of an earlier ownership of the shard, if
         any.
@@ -100,7 +105,7 @@ class ShardFactory:
             allow_undurable=config.allow_undurable_servers,
         )
         packs = PackIndex(self._pack_budget)
-        store = parts.store(access, partial(self.take_epoch, shard_id), self._membership.is_dead, packs)
+        store = parts.store(access, partial(self.take_epoch, shard_id, place=place), self._membership.is_dead, packs)
         writer = ShardWriter(
             shard_id,
             store,
@@ -136,21 +141,21 @@ class ShardFactory:
         """
         self._check_at(self._config.url_at(place), shard_id, place)
 
-    def check_copy(self, shard_id: int, place: str, least_number: int) -> None:
-        """Raises InvalidArgumentError if this host cannot serve the existing shard from this database, or if its last
-        transaction is before `least_number`. Raises NotOpenedError. It blocks.
+    def check_copy(self, shard_id: int, place: str, before: ShardRow | None) -> None:
+        """Raises InvalidArgumentError if this host cannot serve the existing shard from this database, or if it lacks
+        transactions that the owners of this row have reported. Raises NotOpenedError. It blocks.
         """
         url = self._config.url_of_shard(shard_id, place, is_relocated=True)
         self._check_at(url, shard_id, place)
         try:
-            number = self._parts.last_transaction(shard_id, url)
+            found = self._parts.found(shard_id, url)
         except UnavailableError as error:
             raise NotOpenedError(str(error)) from error
-        if number < least_number:
+        if lost := lost_by_row(before, found):
             raise InvalidArgumentError(
-                f"the last transaction in the database at {place} is {number}, and shard {shard_id} has had "
-                f"{least_number}: items enqueued since would be missing, and ended ones there again; restore a "
-                "newer backup, or give allow_older (foqs shard relocate --lose)"
+                f"the database at {place} lacks {lost} transactions of shard {shard_id}: items enqueued in them would "
+                "be missing, and ended ones there again; restore a newer backup, or give allow_older (foqs shard "
+                "relocate --lose)"
             )
 
     def _check_at(self, url: str, shard_id: int, place: str) -> None:
@@ -207,12 +212,12 @@ class ShardFactory:
         """True if the process that owned a shard under this epoch has surely ended."""
         return self._membership.is_dead(owner, epoch)
 
-    def take_epoch(self, shard_id: int, ask: EpochAsk) -> EpochGiven:
-        """A new epoch of the shard for this host. It blocks. Raises ElsewhereError."""
+    def take_epoch(self, shard_id: int, ask: EpochAsk, *, place: str = "") -> EpochGiven:
+        """A new epoch of the shard at this place for this host. It blocks. Raises ElsewhereError."""
         self._namespaces.require_durable()
         given = self._meta.shards.take_epoch(
             shard_id, self._host_id, self._parts.wall_ms(), ask.at_least, ask.found, is_renewal=ask.is_renewal,
-            is_dead=self._membership.is_dead,
+            place=place, is_dead=self._membership.is_dead,
         )  # fmt: skip
         # Read after the epoch is taken, so that its owner sees each namespace that was closed or deleted before.
         self._namespaces.read(self._meta)

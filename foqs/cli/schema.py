@@ -218,9 +218,7 @@ def _shard(loaded: LoadedConfig, shard_id: int, row: ShardRow | None, *, is_new:
         f"shard {shard_id}",
         loaded.origins["shards"] if is_named else _META_DATABASE,
         SchemaKind.SHARD,
-        config.url_of_shard(shard_id, place, is_relocated=row is not None and row.is_relocated)
-        if is_named or place
-        else "",
+        config.url_of_shard(shard_id, place) if is_named or place else "",
         shard_id,
         0 if is_new or row is None else row.epoch,
     )

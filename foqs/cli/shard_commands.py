@@ -15,7 +15,7 @@ from foqs.client.sync import AdminClient
 from foqs.model import limits
 from foqs.model.calls import ClusterShard
 from foqs.model.cluster import ShardHealth, ShardUse
-from foqs.model.errors import FoqsError, NotFoundError, UnavailableError
+from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError
 from foqs.model.slots import SLOTS_COUNT
 
 _PROBLEMS = {
@@ -96,6 +96,8 @@ def drain(remote: Remote, shard_id: int, last: bool) -> None:
 def serve(remote: Remote, shard_id: int) -> None:
     """Let the shard SHARD_ID take items again after `foqs shard drain`."""
     with remote.admin() as admin:
+        if any(one.shard_id == shard_id and one.state is ShardUse.PARKED for one in admin.list_shards()):
+            raise InvalidArgumentError(f"shard {shard_id} is parked: see foqs shard unpark {shard_id}")
         _show(remote, admin.update_shard(shard_id, state=ShardUse.SERVING))
 
 

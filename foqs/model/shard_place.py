@@ -35,6 +35,8 @@ class EpochAsk(NamedTuple):
     """The bound that the new epoch must exceed."""
     is_renewal: bool = False
     """True if the shard is already served, under an earlier epoch, and will be served further as it is."""
+    place: str = ""
+    """The place of the database, as the meta database had it when the holder began; empty if it had none."""
 
 
 class EpochGiven(NamedTuple):
@@ -61,6 +63,8 @@ def refusal(row: ShardRow, me: str, ask: EpochAsk, is_dead: Callable[[str, int],
     found = ask.found
     if row.use is ShardUse.PARKED and not (ask.is_renewal and row.server and row.owner == me):
         return f"shard {row.shard_id} is parked, and nobody serves it until foqs shard unpark {row.shard_id}"
+    if row.is_relocated and row.place != ask.place:
+        return f"shard {row.shard_id} was relocated to {row.place}, and this is its former database ({ask.place})"
     if row.owner in ("", me):
         return ""
     is_same = row.server == found.server

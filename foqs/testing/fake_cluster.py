@@ -14,7 +14,7 @@ from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, Unavaila
 from foqs.model.secret import Secret
 from foqs.model.shard_place import FOUND_NOTHING, EpochAsk, EpochGiven, FoundShard, nobody_is_dead
 from foqs.storage.meta.meta_hosts import EndedSessions
-from foqs.storage.meta.meta_shards import check_place, check_relocation, gated, not_known
+from foqs.storage.meta.meta_shards import Relocation, check_place, check_unparked, gated, not_known
 from foqs.testing.fake_meta_tables import ClusterTables, Reach
 
 
@@ -107,10 +107,11 @@ class FakeShards:
         found: FoundShard = FOUND_NOTHING,
         *,
         is_renewal: bool = False,
+        place: str = "",
         is_dead: Callable[[str, int], bool] = nobody_is_dead,
     ) -> EpochGiven:
         before = self._cluster.shards.get(shard_id)
-        check_place(shard_id, owner, EpochAsk(found, at_least, is_renewal), before, is_dead)
+        check_place(shard_id, owner, EpochAsk(found, at_least, is_renewal, place), before, is_dead)
         row = self._cluster.shard(shard_id)
         epoch, number = max(row.epoch, at_least) + 1, found.transaction_number
         self._cluster.shards[shard_id] = row._replace(
@@ -192,6 +193,7 @@ class FakeShards:
         row = self._cluster.shards.get(shard_id)
         if row is None or row.use is ShardUse.REMOVED:
             raise not_known(shard_id)
+        check_unparked(row, use)
         changed = row._replace(
             use=row.use if use is None else use,
             pinned_to=row.pinned_to if pinned_to is None else pinned_to,
@@ -202,10 +204,10 @@ class FakeShards:
         self._cluster.shards[shard_id] = changed
         return changed
 
-    def relocate(self, shard_id: int, place: str, is_dead: Callable[[str, int], bool]) -> ShardRow:
+    def relocate(self, shard_id: int, place: str, relocation: Relocation) -> ShardRow:
         others = {row.place: row.shard_id for row in self.read_all() if row.use is not ShardUse.REMOVED}
         row = self._cluster.shards.get(shard_id)
-        check_relocation(row, shard_id, place, others, is_dead)
+        relocation.check(row, shard_id, place, others)
         assert row is not None
         changed = row._replace(place=place, is_relocated=True, changed_at_ms=self._reach().now_ms())
         self._cluster.shards[shard_id] = changed

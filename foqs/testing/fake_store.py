@@ -445,6 +445,12 @@ def fake_identity(server: FakeServer) -> ShardIdentity | None:
     return server.tables.identity
 
 
+def fake_found(server: FakeServer) -> FoundShard:
+    """The state of the database as foqs.storage.shard.identity.found_at finds it."""
+    writer = server.tables.writer
+    return FoundShard("", writer.epoch, writer.owner, writer.transaction_number)
+
+
 class FakeSeenLog:
     """Implements foqs.shard.port.SeenLog on a FakeServer."""
 

@@ -29,7 +29,7 @@ from foqs.testing.fake_meta import memory_meta
 from foqs.testing.fake_reader import FakeReader
 from foqs.testing.fake_server import FakeServer
 from foqs.testing.fake_slot_source import FakeSlotSource
-from foqs.testing.fake_store import FakeStore, fake_identity
+from foqs.testing.fake_store import FakeStore, fake_found, fake_identity
 from foqs.testing.manual_loop import ManualLoop
 from foqs.testing.memory_server import MemoryDialogue, MemoryServer
 from foqs.transport.peers import Peers
@@ -79,7 +79,7 @@ class MemoryHost:
             "reader": lambda shard_id, url, packs, served_on: FakeReader(self._servers[shard_id], packs),
             "slot_source": lambda shard_id, url, served_on: FakeSlotSource(self._servers[shard_id]),
             "identity": lambda shard_id, url: fake_identity(self._server_at(url)),
-            "last_transaction": lambda shard_id, url: self._server_at(url).tables.writer.transaction_number,
+            "found": lambda shard_id, url: fake_found(self._server_at(url)),
             "check_schema": self._check_schema,
             "server": MemoryServer,
             "metrics": Metrics,

@@ -133,6 +133,7 @@ def test_a_shard_is_parked_relocated_and_unparked(shell: tuple[Run, FakeQueue]) 
     parked = run("park", "7", "--last")
     assert (parked.exit_code, queue.shards[7].state) == (0, ShardUse.PARKED)
     assert "nobody serves shard 7 now" in parked.stderr
+    assert run("serve", "7").exit_code == 2, "it would be opened in the midst of a restore"
     moved = run("relocate", "7", "mysql://db-3:3306/foqs_7")
     assert (moved.exit_code, queue.shards[7].place) == (0, "mysql://db-3:3306/foqs_7")
     assert run("list").stderr == "", "a parked shard is no problem"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 
 from foqs.cluster.members.view import ClusterView
 from foqs.cluster.ownership.owner_map import OwnerMap
 from foqs.cluster.ownership.owner_word import OwnerWord
-from foqs.model.cluster import ShardRow, ShardUse
+from foqs.model.cluster import ShardUse
 from tests.sim.planting import in_place_of, runs_with
 from tests.sim.run import run_seed
 
@@ -18,10 +17,9 @@ _refresh = OwnerMap.refresh
 
 
 @in_place_of(OwnerWord, "_parked_of")
-def says_that_it_left_before_it_has_left(self: OwnerWord, mine: Mapping[int, ShardRow]) -> dict[int, tuple[int, int]]:
-    return {
-        row.shard_id: (row.epoch, row.last_number) for row in mine.values() if row.use is ShardUse.PARKED and row.server
-    }
+def says_that_it_left_before_it_has_left(self: OwnerWord, view: ClusterView) -> dict[int, tuple[int, int]]:
+    parked = [row for row in view.shards.values() if row.use is ShardUse.PARKED and row.server]
+    return {row.shard_id: (row.epoch, row.last_number) for row in parked if row.owner == view.me}
 
 
 @in_place_of(OwnerMap, "refresh")

@@ -93,7 +93,7 @@ async def test_a_server_that_hangs_is_not_waited_for_and_told_as_the_others(call
         with (
             patch.object(place_check, "PLACE_CHECK_MS", 50),
             capture_logs() as logs,
-            pytest.raises(InvalidArgumentError, match="could not be opened: see the log"),
+            pytest.raises(InvalidArgumentError, match="could not be opened: nothing was done"),
         ):
             await check.check(7, PLACE)
         assert logs[0]["error"] == "it was not open after 50 ms"

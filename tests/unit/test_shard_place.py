@@ -16,7 +16,7 @@ from foqs.model.shard_place import (
     refusal,
     refusal_without_row,
 )
-from foqs.storage.meta.meta_shards import check_relocation
+from foqs.storage.meta.meta_shards import Relocation, check_unparked
 from foqs.storage.shard.server_name import NAME_BYTES_MAX, server_name
 
 
@@ -135,31 +135,59 @@ def test_a_long_name_of_a_server_fits_and_is_like_no_other() -> None:
 
 PARKED = row(server="")._replace(use=ShardUse.PARKED, place="mysql://a/d")
 PLACES = {"mysql://a/d": 3, "mysql://b/d": 4}
+KEPT = PARKED._replace(server="here")
 
 
 @pytest.mark.parametrize(
-    ("kept", "place", "error"),
+    ("kept", "place", "allow_older", "error"),
     [
-        (PARKED, "mysql://c/d", None),
-        (PARKED, "mysql://a/d", None),
-        (PARKED._replace(owner=""), "mysql://c/d", None),
-        (PARKED._replace(server="here"), "mysql://c/d", None),
-        (PARKED._replace(server="here", epoch=6), "mysql://c/d", UnavailableError),
-        (PARKED, "mysql://b/d", InvalidArgumentError),
-        (PARKED._replace(use=ShardUse.DRAINING), "mysql://c/d", InvalidArgumentError),
-        (PARKED._replace(use=ShardUse.REMOVED), "mysql://c/d", NotFoundError),
-        (None, "mysql://c/d", NotFoundError),
+        (PARKED, "mysql://c/d", False, None),
+        (PARKED, "mysql://a/d", False, None),
+        (PARKED._replace(owner=""), "mysql://c/d", False, None),
+        (KEPT, "mysql://c/d", False, InvalidArgumentError),
+        (KEPT, "mysql://c/d", True, None),
+        (KEPT._replace(epoch=6), "mysql://c/d", True, UnavailableError),
+        (PARKED, "mysql://b/d", True, InvalidArgumentError),
+        (PARKED._replace(use=ShardUse.DRAINING), "mysql://c/d", True, InvalidArgumentError),
+        (PARKED._replace(use=ShardUse.REMOVED), "mysql://c/d", True, NotFoundError),
+        (None, "mysql://c/d", True, NotFoundError),
     ],
-    ids=["left", "where it is", "nobody's", "its owner is dead", "its owner lives", "another's place", "served",
-         "removed", "unknown"],
+    ids=["left", "where it is", "nobody's", "its owner is dead", "its owner is dead, and a loss is accepted",
+         "its owner lives", "another's place", "served", "removed", "unknown"],
 )  # fmt: skip
 def test_a_shard_is_relocated_while_it_is_parked_and_nobody_has_it(
-    kept: ShardRow | None, place: str, error: type[FoqsError] | None
+    kept: ShardRow | None, place: str, allow_older: bool, error: type[FoqsError] | None
 ) -> None:
     """`one` under epoch 5 is dead."""
+    relocation = Relocation(one_is_dead, allow_older)
     if error is None:
-        check_relocation(kept, 3, place, PLACES, one_is_dead)
+        relocation.check(kept, 3, place, PLACES)
         return
     with pytest.raises(error) as refused:
-        check_relocation(kept, 3, place, PLACES, one_is_dead)
+        relocation.check(kept, 3, place, PLACES)
     assert refused.value.nothing_done or error is not UnavailableError
+
+
+@pytest.mark.parametrize("changed", [PARKED._replace(epoch=6), PARKED._replace(last_number=21)])
+def test_a_shard_is_not_relocated_if_it_got_transactions_since_its_new_database_was_checked(changed: ShardRow) -> None:
+    relocation = Relocation(one_is_dead, allow_older=False, checked=PARKED)
+    relocation.check(PARKED, 3, "mysql://c/d", PLACES)
+    with pytest.raises(UnavailableError, match="has changed while"):
+        relocation.check(changed, 3, "mysql://c/d", PLACES)
+
+
+@pytest.mark.parametrize("owner", ["one", "two", ""])
+@pytest.mark.parametrize("is_renewal", [True, False])
+def test_nobody_takes_or_keeps_the_former_database_of_a_relocated_shard(owner: str, is_renewal: bool) -> None:
+    """Two databases on one server have the same `server` and different locks."""
+    moved = row(owner=owner)._replace(place="mysql://here/new", is_relocated=True)
+    for place, may in (("mysql://here/old", False), ("", False), ("mysql://here/new", True)):
+        ask = EpochAsk(found(), 5, is_renewal=is_renewal, place=place)
+        assert (refusal(moved, "two", ask, nobody_is_dead) == "") is may
+
+
+def test_a_parked_shard_does_not_begin_to_drain() -> None:
+    check_unparked(PARKED, ShardUse.SERVING)
+    check_unparked(row(), ShardUse.DRAINING)
+    with pytest.raises(InvalidArgumentError, match="foqs shard unpark 3"):
+        check_unparked(PARKED, ShardUse.DRAINING)

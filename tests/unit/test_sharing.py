@@ -37,6 +37,7 @@ class Local:
         """Those that it was told to hand on, or not to try any more."""
         self.hurried: set[int] = set()
         self.epochs: dict[int, int] = {}
+        self.places: dict[int, str] = {}
 
     @property
     def shards_awaited(self) -> set[int]:
@@ -44,6 +45,9 @@ class Local:
 
     def knows_shards(self, rows: Collection[ShardRow], moving: Collection[int]) -> None:
         return None
+
+    def place_of(self, shard_id: int) -> str:
+        return self.places.get(shard_id, "")
 
     def knows_epochs(self, epochs: Mapping[int, int]) -> None:
         self.epochs = dict(epochs)
@@ -373,3 +377,50 @@ async def test_a_host_that_ends_takes_a_shard_again_as_long_as_it_waits_for_othe
         assert room.local.lost == [0, 0]
         await until(lambda: not room.sharing._released)
         assert room.local.gained == [0]
+
+
+async def test_a_parked_shard_is_let_go_by_its_owner_and_wanted_by_nobody() -> None:
+    async with running(Room(shard_count=1)) as room:
+        room.rows[0] = room.row(0, ME)
+        room.local.shards_run, room.local.shards_owned = {0}, {0}
+        await room.round()
+        assert room.local.lost == []
+        room.local.gained.clear()
+        room.rows[0] = room.rows[0]._replace(use=ShardUse.PARKED)
+        await room.round()
+        await until(lambda: room.local.lost == [0])
+        await room.round()
+        assert room.local.gained == []
+        room.rows[0] = room.rows[0]._replace(use=ShardUse.SERVING)
+        await room.round()
+        await until(lambda: room.local.gained == [0])
+
+
+async def test_a_shard_that_was_relocated_unseen_is_let_go_and_opened_at_its_new_place() -> None:
+    """This host saw no round while the shard was parked, so it still has the former database."""
+    async with running(Room(shard_count=1)) as room:
+        room.rows[0] = room.row(0, ME)
+        room.local.shards_run, room.local.shards_owned, room.local.places = {0}, {0}, {0: "mysql://db/0"}
+        room.local.gained.clear()
+        await room.round()
+        room.rows[0] = room.rows[0]._replace(place="mysql://new/0")
+        await room.round()
+        assert room.local.lost == [], "names of one server can differ"
+        room.rows[0] = room.rows[0]._replace(is_relocated=True)
+        await room.round()
+        await until(lambda: room.local.lost == [0])
+        await until(lambda: not room.sharing._works)
+        await room.round()
+        await until(lambda: room.local.gained == [0])
+
+
+async def test_a_shard_that_was_parked_since_this_host_let_it_go_is_not_taken_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sharing, "RELEASE_MS_MAX", 100)
+    async with running(Room(shard_count=0)) as room:
+        await let_go(room)
+        room.rows[0] = room.rows[0]._replace(use=ShardUse.PARKED, moving_to="")
+        await room.round()
+        await until(lambda: not room.sharing._released)
+        assert room.local.gained == []

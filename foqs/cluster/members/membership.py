@@ -301,6 +301,8 @@ class Membership(Service):
                     _log.warning("shard_removed", shard=row.shard_id)
             elif row.place:
                 self._places.setdefault(row.shard_id, row.place)
+                if row.is_relocated:
+                    self._places[row.shard_id] = row.place  # For a meta database that has lost it.
                 if mine != row.place and row.shard_id not in self._strange:
                     self._strange.add(row.shard_id)
                     _log.warning("shard_place_differs", shard=row.shard_id, configured=mine, place=row.place)

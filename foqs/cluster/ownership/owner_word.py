@@ -12,7 +12,7 @@ from foqs.background.tasks import Tasks
 from foqs.cluster.members.membership import Membership
 from foqs.cluster.members.view import ClusterView
 from foqs.model import limits
-from foqs.model.cluster import ShardRow, ShardUse
+from foqs.model.cluster import ShardUse
 from foqs.model.errors import FoqsError
 from foqs.model.shard_place import Tenure
 from foqs.shard.state.engine import ShardState
@@ -84,15 +84,15 @@ class OwnerWord:
         left: dict[int, tuple[int, int]] = {}
         for shard_id, row in mine.items():
             writer = self._shards.writers.get(shard_id)
-            if writer is None:
-                continue
+            if writer is None or row.use is ShardUse.PARKED:
+                continue  # Whoever has a parked shard reports that only once it has nothing of it any more.
             if row.server and writer.is_to_leave_server:
                 left[shard_id] = row.epoch, writer.leave_server()
             elif not row.server and (shard := writer.held) is not None and shard.epoch == row.epoch:
                 writer.doubt_epoch()
         if left:
             _log.warning("server_left", shards=sorted(left))
-        if parked := self._parked_of(mine):
+        if parked := self._parked_of(view):
             _log.info("shards_parked", shards=sorted(parked))
         if left or parked:
             self._begin(left | parked, self._membership.leave_servers)
@@ -101,16 +101,17 @@ class OwnerWord:
             if numbers := self._numbers():
                 self._begin(numbers, self._membership.note_numbers)
 
-    def _parked_of(self, mine: Mapping[int, ShardRow]) -> dict[int, tuple[int, int]]:
-        """Return the parked shards that this host has left, so that any server can have them once they are unparked.
+    def _parked_of(self, view: ClusterView) -> dict[int, tuple[int, int]]:
+        """Return the parked shards that this host was the last to have and has left, with their last transactions.
 
-        This host forgets their tenures, because their databases can be others by then.
+        This host forgets the tenures of all parked shards, because their databases can be others afterwards.
         """
-        to_report = [row for row in mine.values() if row.use is ShardUse.PARKED and row.server]
         before, self._parked = self._parked, {}
-        for row in to_report:
-            if row.shard_id not in self._shards.writers:
-                tenure = self._shards.take_tenure(row.shard_id)
+        for row in view.shards.values():
+            if row.use is not ShardUse.PARKED or row.shard_id in self._shards.writers:
+                continue
+            tenure = self._shards.take_tenure(row.shard_id)
+            if row.owner == view.me and row.server:
                 is_of_row = tenure is not None and tenure.epoch == row.epoch
                 number = tenure.transaction_number if tenure is not None and is_of_row else row.last_number
                 self._parked[row.shard_id] = before.get(row.shard_id, (row.epoch, number))

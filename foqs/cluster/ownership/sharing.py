@@ -50,6 +50,9 @@ class LocalShards(Protocol):
     def knows_shards(self, rows: Collection[ShardRow], moving: Collection[int]) -> None:
         """Set the existing shards of the cluster, owned or not; `moving` are about to move to other hosts."""
 
+    def place_of(self, shard_id: int) -> str:
+        """Return the place of a shard that this host runs, as it was when the host began with it."""
+
     def knows_epochs(self, epochs: Mapping[int, int]) -> None:
         """Set the last epoch of each shard that the meta database has given to any host."""
 
@@ -208,7 +211,7 @@ class Sharing(Service):
             decision = decision.without_gains(run)
         for shard_id in decision.wanted - run - self._released.keys():
             self._begin(shard_id, self._local.gain_shard(shard_id, view.shards[shard_id].place))
-        for shard_id in run - decision.wanted:
+        for shard_id in (run - decision.wanted) | self._misplaced(view, run):
             self._begin(shard_id, self._local.lose_shard(shard_id))
         released = [shard_id for shard_id in decision.released if shard_id not in self._not_taken]
         self._release(view, released)
@@ -218,6 +221,11 @@ class Sharing(Service):
         self._decline(decision)
         is_coming = any(shard_id in decision.asked for shard_id in self._local.shards_awaited)
         self.is_moving = is_coming or bool(released) or view.is_leaving(view.me)
+
+    def _misplaced(self, view: ClusterView, run: Collection[int]) -> set[int]:
+        """Return the shards that this host has, or tries to have, in their former databases."""
+        relocated = [row for row in view.shards.values() if row.is_relocated and row.shard_id in run]
+        return {row.shard_id for row in relocated if self._local.place_of(row.shard_id) != row.place}
 
     def _decide(self, view: ClusterView) -> Decision:
         return decide(view, self._intent, self._local.shards_owned, self._neglected(view))
@@ -268,9 +276,12 @@ class Sharing(Service):
         is_taken = owner is not None and owner.host_id != row.owner
         if is_taken or self._has_left or row.shard_id in self._local.shards_run:
             return
+        latest = self._view.shards.get(row.shard_id) if self._view is not None else None
+        if latest is None or not latest.use.is_served:
+            return
         _log.warning("shard_not_taken", shard=row.shard_id, by=row.moving_to)
         self._not_taken[row.shard_id] = row.moving_to
-        self._begin(row.shard_id, self._local.gain_shard(row.shard_id, row.place))
+        self._begin(row.shard_id, self._local.gain_shard(row.shard_id, latest.place))
 
     def _ask_for(self, view: ClusterView, decision: Decision) -> None:
         """Ask for one shard at a time, and for all shards of hosts that leave.

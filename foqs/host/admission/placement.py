@@ -10,6 +10,7 @@ from foqs.host.registry.known_slots import Slots
 from foqs.host.shards.shards import NO_SHARD_RETRY_MS, Shards
 from foqs.model import limits
 from foqs.model.calls import PositionErrors
+from foqs.model.cluster import ShardUse
 from foqs.model.errors import NoShardError, ShardElsewhereError, UnavailableError
 from foqs.model.namespace import DedupWhenAway, Namespace
 from foqs.model.serial import serial_slot
@@ -115,7 +116,9 @@ class Placement:
             is_moving = shard_id in self._shards.moving
             # A shard of this host takes ids as soon as its copy of the table is known and the slot has arrived.
             if namespace.settings.dedup_when_away is DedupWhenAway.ACCEPT and (
-                shard_id in away or not (is_here or is_moving or self._is_elsewhere(shard_id))
+                shard_id in away
+                or self._shards.uses.get(shard_id) is ShardUse.PARKED
+                or not (is_here or is_moving or self._is_elsewhere(shard_id))
             ):
                 anywhere += some
             else:

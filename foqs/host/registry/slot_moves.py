@@ -21,7 +21,7 @@ from foqs.host.registry.kept_gates import SlotGates
 from foqs.host.registry.known_slots import Slots
 from foqs.host.registry.namespace_calls import CENSUS_POLL_MS
 from foqs.host.registry.namespaces import Namespaces
-from foqs.host.shards.shards import Shards
+from foqs.host.shards.shards import Shards, check_open
 from foqs.host.shards.waiting import Answer, Waiting
 from foqs.model import limits
 from foqs.model.cluster import ShardUse
@@ -168,6 +168,8 @@ class SlotMover:
         if self._slots.arrivals or loop.time() < self._propose_from_s:
             return
         uses = self._shards.uses
+        if ShardUse.PARKED in uses.values():
+            return  # The census of a move needs all shards.
         served = [at for at in uses if self._shards.serves(at) or self._shards.is_elsewhere(at)]
         serving = [shard_id for shard_id in served if uses[shard_id] is ShardUse.SERVING]
         move = self._next(serving, [at for at in served if uses[at] is ShardUse.DRAINING])
@@ -284,6 +286,8 @@ class SlotMover:
             table = await self._given(move, source)
         await self._copy(writer, shard, arrival, source)
         await self._copy_held(writer, shard, move, source)
+        # Its database can be another one by now, if it was parked meanwhile.
+        await self._source_of(move.from_shard)
         # The gates of the slots, behind which it waits from the first moment.
         await self._namespaces.run_in_lane(self._namespaces.read)
         await self._write(writer, partial(shard.slot_moves.arrived, table, frozenset(move.slots)))
@@ -353,6 +357,9 @@ class SlotMover:
         if owned is not None:
             return self._source(shard_id, owned.place, owned.writer.served_on)
         rows = await self._namespaces.run_in_lane(lambda meta: meta.shards.read_all())
+        for row in rows:
+            if row.shard_id == shard_id:
+                check_open(row)
         places = [(row.place, row.server) for row in rows if row.shard_id == shard_id]
         return self._source(shard_id, *(places or [("", "")])[0])
 

@@ -112,6 +112,21 @@ class OwnedShard(Service):
         self.packs.close()
 
 
+def check_open(row: ShardRow) -> None:
+    """Raise UnavailableError for a parked shard, whose database can be in the midst of a restore."""
+    if row.use is ShardUse.PARKED:
+        raise parked(row.shard_id)
+
+
+def parked(shard_id: int) -> UnavailableError:
+    """Return the error of a call that needs a parked shard."""
+    return UnavailableError(
+        f"shard {shard_id} is parked, and nobody serves it until foqs shard unpark {shard_id}: nothing was done",
+        retry_after_ms=NO_SHARD_RETRY_MS,
+        nothing_done=True,
+    )
+
+
 class Shards:
     """The shards of this host, by id, with their ownership and health for the verbs.
 
@@ -217,8 +232,7 @@ class Shards:
                     "see foqs shard list"
                 )
             elif self.uses[shard_id] is ShardUse.PARKED:
-                message = f"shard {shard_id} is parked, and nobody serves it until foqs shard unpark {shard_id}"
-                retry_after_ms = NO_SHARD_RETRY_MS
+                return parked(shard_id)
             return UnavailableError(
                 message,
                 retry_after_ms=retry_after_ms,

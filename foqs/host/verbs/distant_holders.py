@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from foqs.background.lane import Lane, LaneBounds
 from foqs.host.registry.namespaces import Namespaces
 from foqs.host.registry.slot_moves import Source
-from foqs.host.shards.shards import Shards
+from foqs.host.shards.shards import Shards, check_open
 from foqs.host.shards.waiting import Answer, Waiting
 from foqs.model import limits
 from foqs.model.calls import EnqueueResult, PositionErrors
@@ -95,6 +95,7 @@ class DistantHolders:
             row = next((row for row in rows if row.shard_id == shard_id and row.use is not ShardUse.REMOVED), None)
             if row is None:
                 return list(held)  # A shard is removed when it holds no item.
+            check_open(row)
             place = row.place, row.server
         living = await self._lane.call(partial(self._read, shard_id, place, wanted))
         return [

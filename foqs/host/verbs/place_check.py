@@ -17,7 +17,7 @@ from foqs.host.registry.meta_calls import MetaCalls
 from foqs.model import limits
 from foqs.model.cluster import ShardRow, check_id_is_free
 from foqs.model.errors import InvalidArgumentError, UnavailableError
-from foqs.storage.meta.meta_shards import check_relocation, is_kept
+from foqs.storage.meta.meta_shards import Relocation
 
 PLACE_CHECK_MS: Final = 5 * limits.SECOND_MS
 """Timeout of the opening of a database, and the earliest time of the answer that it failed, in milliseconds."""
@@ -38,8 +38,8 @@ class Databases(Protocol):
     def check_database(self, shard_id: int, place: str) -> None:
         """Raise NotOpenedError, or a FoqsError for the caller, if a new shard cannot be at the place. It blocks."""
 
-    def check_copy(self, shard_id: int, place: str, least_number: int) -> None:
-        """Raise the same if an existing shard cannot be there, or if its database lacks this transaction."""
+    def check_copy(self, shard_id: int, place: str, before: ShardRow | None) -> None:
+        """Raise the same if an existing shard cannot be there, or if its database lacks transactions of this row."""
 
     def is_dead(self, owner: str, epoch: int) -> bool:
         """True if the process that owned a shard under this epoch has surely ended."""
@@ -71,25 +71,20 @@ class PlaceCheck:
         check_id_is_free({row.shard_id: row for row in rows}.get(shard_id), place)
         await self._check_alone(shard_id, place, lambda: self._databases.check_database(shard_id, place))
 
-    async def check_relocation(self, shard_id: int, place: str, *, allow_older: bool) -> None:
-        """Raise InvalidArgumentError for a place to which the parked shard cannot be relocated, and UnavailableError.
+    async def relocate(self, shard_id: int, place: str, *, allow_older: bool) -> ShardRow:
+        """Change the place of a parked shard. Raises the errors of `Relocation.check` and of `check`.
 
         Its database must have the last reported transaction of the shard, unless `allow_older`.
         """
         rows = {row.shard_id: row for row in await self._calls.run(lambda meta: meta.shards.read_all())}
         self._databases.check_server(place, [row.place for row in rows.values() if row.place])
         row, by_place = rows.get(shard_id), {row.place: row.shard_id for row in rows.values() if row.use.is_known}
-        check_relocation(row, shard_id, place, by_place, self._databases.is_dead)
-        least_number = 0 if row is None or allow_older else row.last_number
-        await self._check_alone(shard_id, place, lambda: self._databases.check_copy(shard_id, place, least_number))
-
-    def is_kept(self, shard: ShardRow) -> bool:
-        """True if the shard's last owner can still have its database open."""
-        return is_kept(shard, self._databases.is_dead)
-
-    async def relocate(self, shard_id: int, place: str) -> ShardRow:
-        """Change the place of a parked shard. Raises the errors of `check_relocation` of its row."""
-        return await self._calls.run(lambda meta: meta.shards.relocate(shard_id, place, self._databases.is_dead))
+        relocation = Relocation(self._databases.is_dead, allow_older)
+        relocation.check(row, shard_id, place, by_place)
+        before = None if allow_older else row
+        await self._check_alone(shard_id, place, lambda: self._databases.check_copy(shard_id, place, before))
+        relocation = relocation._replace(checked=before)
+        return await self._calls.run(lambda meta: meta.shards.relocate(shard_id, place, relocation))
 
     async def _check_alone(self, shard_id: int, place: str, check: Callable[[], None]) -> None:
         if self._is_under_way:

@@ -20,7 +20,7 @@ from foqs.model.calls import ClusterShard, ClusterShards
 from foqs.model.cluster import ShardRow, ShardUse, host_name_of, tier_problem
 from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError, shown
 from foqs.model.slots import SLOTS_COUNT
-from foqs.storage.meta.meta_shards import not_known
+from foqs.storage.meta.meta_shards import is_kept, not_known
 from foqs.storage.sessions.places import check_place
 
 _log = structlog.get_logger(__name__)
@@ -101,8 +101,7 @@ class ShardCalls:
                 "a call relocates a shard and does nothing else: change its state, host and tier before"
             )
         place = check_place(request.place or "")
-        await self._places.check_relocation(shard_id, place, allow_older=bool(request.allow_older))
-        row = await self._places.relocate(shard_id, place)
+        row = await self._places.relocate(shard_id, place, allow_older=bool(request.allow_older))
         _log.warning("shard_relocated", shard=shard_id, place=place, allow_older=bool(request.allow_older))
         return self._cluster_shard(row)
 
@@ -231,8 +230,8 @@ class ShardCalls:
 
     def _what_keeps(self, row: ShardRow) -> Iterator[str]:
         """The reasons in words why a draining or parked shard is not yet free, as far as this host knows."""
-        if row.use is ShardUse.PARKED and self._places.is_kept(row):
-            yield f"its last owner {row.owner}"
+        if row.use is ShardUse.PARKED and is_kept(row):
+            yield f"its last owner {row.owner}, which has not reported that it left"
         if row.use is not ShardUse.DRAINING:
             return
         if slots_count := self._slots.table.shards.count(row.shard_id):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, and_, func, or_, select, update
 from sqlalchemy.dialects.mysql import insert
@@ -51,16 +51,18 @@ class MetaShards:
         found: FoundShard = FOUND_NOTHING,
         *,
         is_renewal: bool = False,
+        place: str = "",
         is_dead: Callable[[str, int], bool] = nobody_is_dead,
     ) -> EpochGiven:
         """Make `owner` the owner of the shard, with an epoch above all earlier ones and above `at_least`.
 
         `at_least` protects against a database that lost its own epochs. No epoch is given twice; an epoch whose answer
         was lost is never used. `found` describes the shard as read under its lock, and the server. With `is_renewal`
-        the owner has served the shard there before. `is_dead(owner, epoch)` judges the last owner. Raises
-        ElsewhereError if the last owner could still serve the shard on another server.
+        the owner has served the shard there before. `place` is the known place of the database. `is_dead(owner, epoch)`
+        judges the last owner. Raises ElsewhereError if the last owner could still serve the shard on another server, if
+        it is parked, or if it was relocated to another place.
         """
-        ask = EpochAsk(found, at_least, is_renewal)
+        ask = EpochAsk(found, at_least, is_renewal, place)
 
         for _ in range(_TAKE_TRIES_MAX):
             given = self._sessions.script(lambda run: _take_epoch(run, shard_id, owner, now_ms, ask, is_dead))
@@ -200,6 +202,7 @@ class MetaShards:
         found = _lock_shard(connection, shard_id)
         if found is None or found.use is ShardUse.REMOVED:
             raise not_known(shard_id)
+        check_unparked(found, use)
         given = {
             "state": None if use is None else int(use),
             "pinned_to": None if pinned_to is None else pinned_to.encode(),
@@ -213,12 +216,10 @@ class MetaShards:
         return _read_shard(connection, shard_id)
 
     @in_transaction
-    def relocate(
-        self, connection: Connection, shard_id: int, place: str, is_dead: Callable[[str, int], bool]
-    ) -> ShardRow:
-        """Change the place of a parked shard. Raises the errors of `check_relocation`."""
+    def relocate(self, connection: Connection, shard_id: int, place: str, relocation: Relocation) -> ShardRow:
+        """Change the place of a parked shard. Raises the errors of `Relocation.check`."""
         others = {row.place: row.shard_id for row in _read_shards(connection) if row.use is not ShardUse.REMOVED}
-        check_relocation(_lock_shard(connection, shard_id), shard_id, place, others, is_dead)
+        relocation.check(_lock_shard(connection, shard_id), shard_id, place, others)
         values = {"place": place.encode(), "is_relocated": 1, "changed_at": SERVER_NOW_MS}
         connection.execute(update(SHARD).where(SHARD.c.shard_id == shard_id).values(**values))
         return _read_shard(connection, shard_id)
@@ -259,38 +260,63 @@ def gated(shard_id: int, slot: int, from_shard: int, to_shard: int) -> InvalidAr
     )
 
 
-def is_kept(shard: ShardRow, is_dead: Callable[[str, int], bool]) -> bool:
-    """True if the shard's last owner is alive and has not reported that it left the shard's server."""
-    return bool(shard.owner and shard.server) and not is_dead(shard.owner, shard.epoch)
-
-
-def check_relocation(
-    found: ShardRow | None,
-    shard_id: int,
-    place: str,
-    by_place: Mapping[str, int],
-    is_dead: Callable[[str, int], bool],
-) -> None:
-    """Raise an error unless the shard can be given this place; `by_place` has the shards of the cluster.
-
-    Raises InvalidArgumentError if it is not parked or another shard has the place, UnavailableError if its last owner
-    has not left it yet, and NotFoundError.
-    """
-    if found is None or found.use is ShardUse.REMOVED:
-        raise not_known(shard_id)
-    if found.use is not ShardUse.PARKED:
+def check_unparked(found: ShardRow, use: ShardUse | None) -> None:
+    """Raise InvalidArgumentError if a parked shard were to drain, because hosts would then open its database."""
+    if found.use is ShardUse.PARKED and use is ShardUse.DRAINING:
         raise InvalidArgumentError(
-            f"shard {shard_id} is {found.use.name.lower()}, and only a parked one can be relocated: see foqs shard park"
+            f"shard {found.shard_id} is parked: unpark it first (SERVING, foqs shard unpark {found.shard_id})"
         )
-    if by_place.get(place, shard_id) != shard_id:
-        raise InvalidArgumentError(f"shard {by_place[place]} is at {place}: two shards need two databases")
-    if is_kept(found, is_dead):
-        raise UnavailableError(
-            f"the last owner of shard {shard_id}, {found.owner}, has not left its database yet: nothing was done; try "
-            "again, or end that host if it does not answer",
-            retry_after_ms=limits.META_CALLS_RETRY_MS,
-            nothing_done=True,
-        )
+
+
+class Relocation(NamedTuple):
+    """A wish to give a parked shard another place."""
+
+    is_dead: Callable[[str, int], bool]
+    """Judges the last owner."""
+    allow_older: bool
+    """True if the operator accepts the loss of transactions that the database at the new place lacks."""
+    checked: ShardRow | None = None
+    """The row that the database was checked against; None before."""
+
+    def check(self, found: ShardRow | None, shard_id: int, place: str, by_place: Mapping[str, int]) -> None:
+        """Raise an error unless the shard can be given this place; `by_place` has the shards of the cluster.
+
+        Raises InvalidArgumentError if it is not parked, if another shard has the place, or if its last owner died
+        without a report of its last transaction, UnavailableError if that owner has not left it yet or the row has
+        changed since the check, and NotFoundError.
+        """
+        if found is None or found.use is ShardUse.REMOVED:
+            raise not_known(shard_id)
+        if found.use is not ShardUse.PARKED:
+            state = found.use.name.lower()
+            raise InvalidArgumentError(
+                f"shard {shard_id} is {state}, and only a parked one can be relocated: see foqs shard park"
+            )
+        if by_place.get(place, shard_id) != shard_id:
+            raise InvalidArgumentError(f"shard {by_place[place]} is at {place}: two shards need two databases")
+        if is_kept(found) and not self.is_dead(found.owner, found.epoch):
+            raise _retried(
+                f"the last owner of shard {shard_id}, {found.owner}, has not left its database yet; try again, or end "
+                "that host if it does not answer"
+            )
+        if is_kept(found) and not self.allow_older:
+            raise InvalidArgumentError(
+                f"the last owner of shard {shard_id}, {found.owner}, counts as dead and has not reported its last "
+                "transaction: make sure that its process has ended, and that the database at the new place is as new "
+                "as the former one; then give allow_older (foqs shard relocate --lose)"
+            )
+        checked = self.checked
+        if checked is not None and (found.epoch, found.last_number) != (checked.epoch, checked.last_number):
+            raise _retried(f"shard {shard_id} has changed while the database at {place} was checked")
+
+
+def is_kept(shard: ShardRow) -> bool:
+    """True unless the shard never had an owner, or its last owner has reported that it left the shard's server."""
+    return bool(shard.owner and shard.server)
+
+
+def _retried(reason: str) -> UnavailableError:
+    return UnavailableError(f"{reason}: nothing was done", retry_after_ms=limits.META_CALLS_RETRY_MS, nothing_done=True)
 
 
 def not_known(shard_id: int) -> NotFoundError:
@@ -339,7 +365,10 @@ def _take_epoch(
         take = (sql.TAKE_NEW_SHARD, (shard_id, epoch, owner.encode(), now_ms, server, number, number))
     else:
         values = (epoch, owner.encode(), now_ms, ask.found.server.encode(), number, number)
-        as_read = (shard_id, before.epoch, before.owner.encode(), before.server.encode())
+        as_read = (
+            shard_id, before.epoch, before.owner.encode(), before.server.encode(), int(before.use),
+            before.place.encode(),
+        )  # fmt: skip
         take = (sql.TAKE_SHARD, (*values, *as_read))
     _, ((written_count,),) = run(take, (sql.WRITTEN_COUNT, ()))
     return EpochGiven(epoch, before) if written_count else None

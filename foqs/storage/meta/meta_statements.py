@@ -55,7 +55,7 @@ TAKE_NEW_SHARD = (
 )
 TAKE_SHARD = (
     "UPDATE shard SET epoch = %s, owner = %s, owned_since = %s, moving_to = '', server = %s, first_number = %s, "
-    "last_number = %s WHERE shard_id = %s AND epoch = %s AND owner = %s AND server = %s"
+    "last_number = %s WHERE shard_id = %s AND epoch = %s AND owner = %s AND server = %s AND state = %s AND place = %s"
 )
 """It checks the values that the decision is based on, so that no lock is held between two statements."""
 LEAVE_SERVER = (

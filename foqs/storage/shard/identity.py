@@ -16,6 +16,7 @@ from pymysql.constants import ER
 
 from foqs.model.cluster import ShardIdentity, identity_problem, lost_database_problem
 from foqs.model.errors import UnavailableError
+from foqs.model.shard_place import FoundShard
 from foqs.shard.port import OwnershipLostError
 from foqs.storage.schema import statements as sql
 from foqs.storage.sessions.session import connect
@@ -128,18 +129,15 @@ def identity_at(shard_id: int, url: str) -> ShardIdentity | None:
     return ShardIdentity(*found[0]) if found else None
 
 
-def last_transaction_at(shard_id: int, url: str) -> int:
-    """Read the number of the last transaction in the database at a shard's URL.
-
-    Raises UnavailableError if it cannot be read.
-    """
+def found_at(shard_id: int, url: str) -> FoundShard:
+    """Read the state of the database at a shard's URL, without the server. Raises UnavailableError."""
     try:
         with closing(connect(url)) as session, session.cursor() as cursor:
             cursor.execute(sql.READ_WRITER)
-            _, _, number, *_ = only_row(cursor.fetchall(), "its table writer")
+            epoch, owner, number, *_ = only_row(cursor.fetchall(), "its table writer")
     except (pymysql.err.Error, OSError) as error:
         raise UnavailableError(f"the database of shard {shard_id} cannot be read: {error}") from error
-    return int(number)
+    return FoundShard("", epoch, owner.decode(), number)
 
 
 def keep_identity_at(url: str, identity: ShardIdentity) -> None:
