@@ -488,7 +488,7 @@ class Host(Service):
         depths, consumers = self._depths, self._consumers
         local = Stocks(self._dispatcher, self._shards, self._namespaces, now_s, self._tasks, depths, consumers)
         wall_ms = self._parts.wall_ms
-        topics = HostTopics(self._dispatcher, self._shards, consumers, now_s, wall_ms)
+        topics = HostTopics(self._dispatcher, self._shards, consumers, self._rates, now_s, wall_ms)
         facts = KnownFacts(
             self._namespaces, self._dispatcher, self._shards, topics, self._inspection, slices, self._quotas.left_ms,
             wall_ms,

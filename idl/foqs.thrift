@@ -232,6 +232,8 @@ enum ReasonCode {
   NO_CONSUMERS = 11,
   /** No consumer waits: all are busy. */
   CONSUMERS_SLOW = 12,
+  /** A fifth or more of the attempts of the last minute failed, and their items come again. */
+  ATTEMPTS_FAIL = 13,
   TOPIC_PAUSED = 14,
   NAMESPACE_PAUSED = 15,
   /** Ready items wait for tokens of a cap on deliveries. */
@@ -1982,7 +1984,11 @@ struct HostTopic {
   32: bool waits_for_namespace,
   33: i64 free_ms,
   34: i64 unread_idle,
-  35: i64 cap_late_ms
+  35: i64 cap_late_ms,
+  /** In 1,000 seconds, at the speed of the last minute. */
+  36: i64 delivered_per_1000s,
+  37: i64 ended_per_1000s,
+  38: i64 failed_per_1000s
 }
 struct ItemFacts {
   1: string id,
