@@ -225,6 +225,7 @@ class Host(Service):
 
         Undelivered items become ready again. Leases stay valid, because the next owner honours them.
         """
+        await self._bulk_walker.leave(shard_id)
         await let_go(self._shards.by_id[shard_id], self._dispatcher)
         self._shards.remove(shard_id)
 

@@ -88,7 +88,7 @@ def leaves_pages_of_stopped_jobs_uncounted(self: FakeBulk, key: Any) -> None:
 
 
 @in_place_of(BulkWalker, "_runs")
-def follows_no_pause(self: BulkWalker, key: Any) -> bool:
+def follows_no_pause(self: BulkWalker, key: Any, shard: Any) -> bool:
     """Hosts do the pages that they have, and more than these is not granted."""
     return True
 

@@ -37,6 +37,8 @@ PAGE_ITEMS_MAX = 1_000
 """The most items that match of one page, which one report takes up."""
 STEP_ITEMS_MAX = 50
 """The most items of one step, for whose transactions interactive calls can have to wait."""
+LEAVE_MS = 1 * limits.SECOND_MS
+"""The time that the hand-over of a shard waits for the end of a step."""
 LATER_ITEMS_MAX = 1_000
 """Items that a part passes over before it continues."""
 LATER_MS = 2 * limits.SECOND_MS
@@ -85,8 +87,10 @@ class BulkWalker(Service):
         """The jobs that run and have parts on shards of this host."""
         self._held: dict[tuple[JobKey, int], HeldPart] = {}
         self._paces: dict[JobKey, CopyPace] = {}
-        self._turning: set[int] = set()
+        self._turning: dict[int, asyncio.Task[None]] = {}
         """The shards on which parts are being done."""
+        self._leaving: set[ShardState] = set()
+        """The shards that this host is about to hand over."""
 
     async def _start(self) -> None:
         outage = OutageLog(self._now_s, "bulk_jobs_wait", "bulk_jobs_go_on")
@@ -101,6 +105,7 @@ class BulkWalker(Service):
         healthy = [shard_id for shard_id in owned if self._is_healthy(shard_id)]
         self._views = await self._parts.views(keys, healthy) if keys and healthy else {}
         # The states of lost shards are freed.
+        self._leaving &= {*owned.values()}
         self._held = {at: one for at, one in self._held.items() if owned.get(at[1]) is one.shard}
         self._paces = {key: pace for key, pace in self._paces.items() if key in self._views}
         for key, view in self._views.items():
@@ -108,9 +113,18 @@ class BulkWalker(Service):
         held = {shard_id for _, shard_id in self._held}
         for shard_id in healthy:
             has_work = shard_id in held or any(shard_id in view.mine for view in self._views.values())
-            if has_work and shard_id not in self._turning:
-                self._turning.add(shard_id)
-                self._tasks.spawn(self._walk(owned[shard_id]), f"bulk jobs of shard {shard_id}")
+            if has_work and shard_id not in self._turning and owned[shard_id] not in self._leaving:
+                walk = self._walk(owned[shard_id])
+                self._turning[shard_id] = self._tasks.spawn(walk, f"bulk jobs of shard {shard_id}")
+
+    async def leave(self, shard_id: int) -> None:
+        """Do nothing more on a shard that is about to be handed over, and report its parts, if that takes no longer
+        than LEAVE_MS. So the next owner has no page in doubt.
+        """
+        for shard in [one for _, one in self._shards.owned() if one.shard_id == shard_id]:
+            self._leaving.add(shard)
+            if (walk := self._turning.get(shard_id)) is not None:
+                await asyncio.wait([walk], timeout=LEAVE_MS / 1000)
 
     def _is_healthy(self, shard_id: int) -> bool:
         try:
@@ -130,25 +144,29 @@ class BulkWalker(Service):
     async def _walk(self, shard: ShardState) -> None:
         """Give each job turns on a shard until no one can continue."""
         try:
-            held = [key for key, shard_id in self._held if shard_id == shard.shard_id]
-            for key in held:
-                if not self._has_work(key, shard.shard_id):
-                    await self._let_go(key, shard)
             goes_on = True
             while goes_on:
+                await self._let_go_all(shard)
                 goes_on = False
                 for key in list(self._views):
-                    if self._has_work(key, shard.shard_id):
+                    if self._has_work(key, shard):
                         goes_on |= await self._turn(key, shard)
+            await self._let_go_all(shard)
         finally:
-            self._turning.discard(shard.shard_id)
+            self._turning.pop(shard.shard_id, None)
 
-    def _has_work(self, key: JobKey, shard_id: int) -> bool:
-        return key in self._views and shard_id in self._views[key].mine
+    async def _let_go_all(self, shard: ShardState) -> None:
+        """Let go of the parts without work for this host."""
+        for key in [key for key, shard_id in self._held if shard_id == shard.shard_id]:
+            if not self._has_work(key, shard):
+                await self._let_go(key, shard)
 
-    def _runs(self, key: JobKey) -> bool:
+    def _has_work(self, key: JobKey, shard: ShardState) -> bool:
+        return key in self._views and shard.shard_id in self._views[key].mine and shard not in self._leaving
+
+    def _runs(self, key: JobKey, shard: ShardState) -> bool:
         """True if the job runs, as far as this host knows; one that has stopped has only pages to be counted."""
-        return key in self._views and self._views[key].is_running
+        return key in self._views and self._views[key].is_running and shard not in self._leaving
 
     async def _turn(self, key: JobKey, shard: ShardState) -> bool:
         """Do a turn of one job on one shard. Returns True if another one can follow at once."""
@@ -169,7 +187,7 @@ class BulkWalker(Service):
                 return False
             if mine.part.page_to:
                 await self._recount(turn, mine)
-            if not self._runs(key):
+            if not self._runs(key, shard):
                 await self._let_go(key, shard)
                 return False
             return await self._pages(turn, mine)
@@ -216,7 +234,7 @@ class BulkWalker(Service):
 
     async def _pages(self, turn: _Turn, mine: HeldPart) -> bool:
         until_s = self._now_s() + TURN_MS / 1000
-        while self._runs(turn.key) and turn.pace.is_free(self._now_s()):
+        while self._runs(turn.key, mine.shard) and turn.pace.is_free(self._now_s()):
             if not await self._page(turn, mine):
                 return False
             if mine.part.is_done:
@@ -310,7 +328,7 @@ class BulkWalker(Service):
         The others are given back. Returns the last error of those.
         """
         first, error, is_stuck = 0, None, False
-        while first < len(rows) and self._runs(turn.key) and not is_stuck:
+        while first < len(rows) and self._runs(turn.key, mine.shard) and not is_stuck:
             some = rows[first : first + turn.pace.step_items_max(STEP_ITEMS_MAX)]
             outcome = await self._acts.change(turn.namespace, mine.shard, turn.work, some)
             self._count(mine, [row.key for row in some], outcome)
@@ -318,7 +336,7 @@ class BulkWalker(Service):
             error, is_stuck = outcome.error or error, outcome.is_stuck
             turn.pace.charge(len(some) - len(outcome.later), self._now_s())
             if first < len(rows):
-                await self._until_free(turn)
+                await self._until_free(turn, mine)
         untried = [row.key for row in rows[first:]]
         mine.part = behind_page(given_back(mine.part, untried))
         if is_stuck:
@@ -337,11 +355,11 @@ class BulkWalker(Service):
             failed=part.failed + outcome.failed,
         )
 
-    async def _until_free(self, turn: _Turn) -> None:
+    async def _until_free(self, turn: _Turn, mine: HeldPart) -> None:
         """Wait for the rate of a job, while it runs, for about the time of a page."""
         for _ in range(REPORT_MS // ROUND_PAUSE_MS):
             wait_s = turn.pace.wait_s(self._now_s())
-            if wait_s <= 0 or not self._runs(turn.key):
+            if wait_s <= 0 or not self._runs(turn.key, mine.shard):
                 return
             await asyncio.sleep(min(wait_s, ROUND_PAUSE_MS / 1000))
 
@@ -382,11 +400,11 @@ class BulkWalker(Service):
         is_due = mine.is_ahead_of_report and self._now_s() - mine.reported_s >= REPORT_MS / 1000
         mine.part = part = replace(part, is_done=is_done, error=text)
         has_changed = error is not None or text != mine.reported.error
-        if is_done or is_due or is_stopped or has_changed or not self._runs(turn.key):
+        if is_done or is_due or is_stopped or has_changed or not self._runs(turn.key, mine.shard):
             await self._parts.report(turn.key, mine)
         if is_done:
             _log.info("bulk_part_done", job=turn.key.id, shard=part.shard_id, matched=part.matched, done=part.done)
-        return self._runs(turn.key) and not is_stopped and not part.page_keys
+        return self._runs(turn.key, mine.shard) and not is_stopped and not part.page_keys
 
 
 def _default_rate(work: BulkWork, open_count: int) -> int:
