@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from foqs.client.aio.consumer import AsyncConsumer
     from foqs.client.aio.settler import AsyncLeasedItem
     from foqs.client.aio.worker import AsyncWorker
+    from foqs.client.bulk_jobs import new_bulk_job_id
     from foqs.client.client_errors import BatchError, ClientClosedError, NotSentError, OutcomeUnknownError
     from foqs.client.dequeued import Dequeued
     from foqs.client.describing import describe_error
@@ -86,6 +87,7 @@ _HOME = {
     "foqs.client.aio.worker": ("AsyncWorker",),
     "foqs.client.dequeued": ("Dequeued",),
     "foqs.client.describing": ("describe_error",),
+    "foqs.client.bulk_jobs": ("new_bulk_job_id",),
     "foqs.client.client_errors": ("BatchError", "ClientClosedError", "NotSentError", "OutcomeUnknownError"),
     "foqs.client.policy_change": ("TopicPolicyChange",),
     "foqs.client.queue_items": ("Item", "Nack", "NewItem"),
@@ -251,6 +253,7 @@ __all__ = [
     "Verdict",
     "Worker",
     "describe_error",
+    "new_bulk_job_id",
 ]
 
 

@@ -228,6 +228,7 @@ class Host(Service):
 
         Undelivered items become ready again. Leases stay valid, because the next owner honours them.
         """
+        await self._bulk_walker.leave(shard_id)
         await let_go(self._shards.by_id[shard_id], self._dispatcher)
         self._shards.remove(shard_id)
 
@@ -419,7 +420,7 @@ class Host(Service):
         return GroupPurge(self._namespaces, self._shards, self._exports, self._inspection, calls, self._loop.time)
 
     def _make_bulk_walker(self, gates: SlotGates) -> BulkWalker:
-        acts = BulkActs(self._namespaces, self._shards, self._inspection, gates)
+        acts = BulkActs(self._namespaces, self._shards, self._inspection, gates, self._loop.time)
         return BulkWalker(self._namespaces, self._shards, self._exports, acts, self._loop.time)
 
     def _make_quotas(self) -> Quotas:
@@ -460,13 +461,13 @@ class Host(Service):
             Topics(namespaces, shards, self._dispatcher, slices, self._rates),
             RateVerbs(namespaces, shards, self._rates, slices), HistoryVerb(namespaces, self._event_log),
             NamespaceCreation(self._namespace_calls), GroupCreation(group_calls, wall_ms, random_bytes),
+            JobCalls(namespaces, self._jobs), BulkCalls(namespaces, wall_ms),
             without_context=[
                 Leases(namespaces, shards, self._inspection, self._waiting, count_event, undelivered, self._consumers),
                 ShardMaps(namespaces, self._namespace_calls, shards, self._advertised),
                 NamespaceVerbs(namespaces, self._namespace_calls, self._follower.refresh),
                 GroupVerbs(namespaces, group_calls),
-                DedupCalls(namespaces, placement, self._waiting), JobCalls(namespaces, self._jobs),
-                BulkCalls(namespaces, self._parts.wall_ms),
+                DedupCalls(namespaces, placement, self._waiting),
                 ShardCalls(namespaces, shards, self._slots, self._waiting, self._sharing.tiers_of, places),
                 StatusOfHost(self._config.host_name, shards, self._is_draining, self._peer_advertised),
                 AuditList(namespaces.access_calls.run),
@@ -489,7 +490,7 @@ class Host(Service):
         depths, consumers = self._depths, self._consumers
         local = Stocks(self._dispatcher, self._shards, self._namespaces, now_s, self._tasks, depths, consumers)
         wall_ms = self._parts.wall_ms
-        topics = HostTopics(self._dispatcher, self._shards, consumers, now_s, wall_ms)
+        topics = HostTopics(self._dispatcher, self._shards, consumers, self._rates, now_s, wall_ms)
         facts = KnownFacts(
             self._namespaces, self._dispatcher, self._shards, topics, self._inspection, slices, self._quotas.left_ms,
             wall_ms,

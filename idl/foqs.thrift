@@ -232,6 +232,8 @@ enum ReasonCode {
   NO_CONSUMERS = 11,
   /** No consumer waits: all are busy. */
   CONSUMERS_SLOW = 12,
+  /** A fifth or more of the attempts of the last minute failed, and their items come again. */
+  ATTEMPTS_FAIL = 13,
   TOPIC_PAUSED = 14,
   NAMESPACE_PAUSED = 15,
   /** Ready items wait for tokens of a cap on deliveries. */
@@ -1145,7 +1147,7 @@ struct ItemFilter {
   /** Failed attempts, which is what StoredItem shows. */
   10: optional i32 attempts_min,
   11: optional i32 attempts_max,
-  /** In the reason of a dead letter, or in the reason of a failure that the item keeps. Up to 500 bytes. */
+  /** In the reason of a dead letter, or in the reason of a failure that the item keeps. Needs READ. Up to 500 bytes. */
   12: optional string error_contains,
   /** Needs READ, like payload_contains. Up to 1,024 bytes. */
   13: optional binary metadata_contains,
@@ -1169,7 +1171,9 @@ struct BulkWork {
   /** The most items that may be changed; the job pauses if more match. Absent or 0 for no limit. */
   6: optional i64 items_max,
   /** UNDO only: the id of the job. The filter is that job's then, and stays empty here. */
-  9: optional string undoes
+  9: optional string undoes,
+  /** DELETE only: must be true where the filter has no condition at all, and is refused where it has one. */
+  10: optional bool all_items
 }
 
 /** The work of a bulk job, as the owners of the shards report it every 2 s. */
@@ -1177,14 +1181,14 @@ struct BulkState {
   1: BulkWork work,
   /** Items of the wanted topics and states that were looked at, and how many of these the shards had when they began. */
   2: i64 examined,
-  /** Items that matched: done, skipped, failed and, for a moment, in work. */
+  /** Items that were taken up: done, skipped, failed and, for a moment, in work. */
   3: i64 matched,
   /** Items that were changed; 0 for COUNT. */
   4: i64 done,
   /** Items that matched and could not be changed, such as at-most-once items, or that had changed meanwhile. */
   5: i64 skipped,
   6: i64 failed,
-  /** Why the job has paused by itself, or why a shard does not go on. */
+  /** Why the job has paused by itself, or why a shard does not go on, or some of its items wait. */
   7: string error,
   8: i64 of_items,
   /** Shards whose part waits, because nobody serves them. */
@@ -1193,7 +1197,9 @@ struct BulkState {
   10: bool is_recounted,
   /** Shards that have ended their part, of this many. */
   13: i32 shards_done,
-  14: i32 shards
+  14: i32 shards,
+  /** True if the filter has texts that are left out here, because the caller has no READ. */
+  15: bool hides_texts
 }
 
 /** The record of a load that comes in many calls, possibly from many clients and to many hosts. */
@@ -1234,7 +1240,10 @@ struct CreateJobRequest { 1: required string namespace_name, 2: required string 
  */
 struct CreateBulkJobRequest {
   1: required string namespace_name,
-  /** `bulk-` and 20 hex digits, by chance. */
+  /**
+   * `bulk-` and 20 hex digits, by chance. A repeat of a call returns the job that was made; ALREADY_EXISTS says that the job
+   * of this id has another definition.
+   */
   2: required string id,
   /** Items of all hosts together; 0 for 500 in REDRIVE, and for 2,000 a shard in other actions but COUNT. */
   3: i64 items_per_second_max = 0,
@@ -1975,7 +1984,11 @@ struct HostTopic {
   32: bool waits_for_namespace,
   33: i64 free_ms,
   34: i64 unread_idle,
-  35: i64 cap_late_ms
+  35: i64 cap_late_ms,
+  /** In 1,000 seconds, at the speed of the last minute. */
+  36: i64 delivered_per_1000s,
+  37: i64 ended_per_1000s,
+  38: i64 failed_per_1000s
 }
 struct ItemFacts {
   1: string id,

@@ -16,6 +16,7 @@ from foqs.cli.numbers import WholeNumber
 from foqs.cli.output import Exit, leave, note, report_failures, time_of
 from foqs.cli.remote import Remote, remote_command
 from foqs.cli.times import PastTime
+from foqs.client.bulk_jobs import new_bulk_job_id
 from foqs.client.sync import AdminClient
 from foqs.model import limits
 from foqs.model.bulk_work import BulkAction, BulkState
@@ -27,7 +28,7 @@ from foqs.model.jobs import Job, JobState
 POLL_S = 0.5
 """The pause between two looks at a job, in seconds."""
 POLLS_PER_LINE = 10
-_pause = time.sleep
+_pause, _now_s = time.sleep, time.time
 _STATES = click.Choice([state.name.lower() for state in ItemState])
 _DURATION = re.compile(r"(\d{1,6})([smhd])", re.ASCII)
 _UNIT_MS = {"s": limits.SECOND_MS, "m": limits.MINUTE_MS, "h": limits.HOUR_MS, "d": limits.DAY_MS}
@@ -157,8 +158,7 @@ def redrive(remote: Remote, namespace: str, delay_ms: int | None, **given: Any) 
     Items that are delivered once at most are skipped. With --in 60s nothing is delivered for a minute from now, and
     foqs job undo takes all back. Ctrl-C does not end the job: see foqs job.
     """
-    until_ms = None if delay_ms is None else round(time.time() * 1000) + delay_ms
-    _run(remote, namespace, BulkAction.REDRIVE, _chosen(given), given, until_ms)
+    _run(remote, namespace, BulkAction.REDRIVE, _chosen(given), given, delay_ms)
 
 
 def _run(
@@ -167,7 +167,7 @@ def _run(
     action: BulkAction,
     chosen: ItemFilter,
     given: dict[str, Any],
-    until_ms: int | None = None,
+    delay_ms: int | None = None,
 ) -> None:
     """Count, ask, begin the job and wait for it."""
     path = click.get_current_context().command_path
@@ -186,17 +186,21 @@ def _run(
                 return
             items_max = min(items_max or count, count)
             click.confirm(f"{path} {namespace}: {count} items match, really?", abort=True, err=True)
+        job_id = new_bulk_job_id()
+        note(f"begins job {job_id}; foqs job cancel {namespace} {job_id} ends it")
         job = admin.create_bulk_job(
             namespace,
             action,
             chosen,
-            deliver_after_ms=until_ms,
+            # The time of the answer to the question is not part of the delay.
+            deliver_after_ms=None if delay_ms is None else round(_now_s() * 1000) + delay_ms,
             items_max=items_max,
+            all_items=action is BulkAction.DELETE and chosen == EVERYTHING,
             items_per_second_max=given["items_per_second_max"],
             detail=path,
+            job_id=job_id,
         )
         if given["wait"]:
-            note(f"job {job.id} runs; foqs job cancel {namespace} {job.id} ends it")
             job = _until_over(admin, namespace, job)
     _show(remote, job)
     if given["wait"] and job.state is not JobState.SUCCEEDED:
@@ -268,6 +272,7 @@ def _show(remote: Remote, job: Job) -> None:
             ("action", state.work.action.name.lower()),
             ("undoes", state.work.undoes or None),
             *[(name, _text(name, value)) for name, value in conditions.items()],
+            ("filter", "has texts, which need READ" if state.hides_texts else None),
             ("deliver_after", time_of(state.work.deliver_after_ms) if state.work.deliver_after_ms else None),
             ("items_max", state.work.items_max or None),
             ("items_per_second_max", job.items_per_second_max or None),
@@ -307,7 +312,7 @@ def show(remote: Remote, namespace: str, job_id: str, watch: bool) -> None:
     """Show the bulk job JOB of NAMESPACE: its filter, its state and its counts.
 
     Hosts write the counts every 2 s. `done` is "at least" after a host died in the midst: items that were in work then,
-    and do not match any more, count as done.
+    and do not match any more, count as done. Texts of the filter are shown to those with READ.
     """
     with remote.admin() as admin:
         found = admin.get_job(namespace, job_id)
@@ -358,9 +363,10 @@ def undo(remote: Remote, namespace: str, job_id: str) -> None:
 
     The dead letters have their old reasons, and died now. JOB is cancelled if it still runs.
     """
+    undo_id = new_bulk_job_id()
+    note(f"begins job {undo_id}")
     with remote.admin() as admin:
-        made = admin.undo_bulk_job(namespace, job_id)
-        note(f"job {made.id} runs")
+        made = admin.undo_bulk_job(namespace, job_id, job_id=undo_id)
         made = _until_over(admin, namespace, made)
     _show(remote, made)
     if made.state is not JobState.SUCCEEDED:

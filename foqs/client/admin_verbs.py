@@ -259,10 +259,17 @@ def update_job(
 
 
 def create_bulk_job(
-    terms: Terms, namespace: str, job_id: str, work: BulkWork, items_per_second_max: int, detail: str
+    terms: Terms,
+    namespace: str,
+    job_id: str,
+    work: BulkWork,
+    items_per_second_max: int,
+    detail: str,
+    *,
+    all_items: bool = False,
 ) -> Flow[Job]:
-    request = bulk_request(namespace, job_id, work, items_per_second_max, detail)
-    return _job_call(terms, Call("createBulkJob", request, Repeat.UNLESS_UNKNOWN))
+    request = bulk_request(namespace, job_id, work, items_per_second_max, detail, all_items=all_items)
+    return _job_call(terms, Call("createBulkJob", request, Repeat.ALWAYS))
 
 
 def get_job(terms: Terms, namespace: str, job_id: str) -> Flow[Job]:

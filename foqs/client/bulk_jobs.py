@@ -13,13 +13,20 @@ from foqs.model.item_filter import EVERYTHING, ItemFilter
 from foqs.wire import codec as wire
 
 
-def bulk_request(namespace: str, job_id: str, work: BulkWork, items_per_second_max: int, detail: str) -> Any:
+def new_bulk_job_id() -> str:
+    """Return an id for a bulk job, by chance."""
+    return bulk_job_id(os.urandom(ID_BYTES))
+
+
+def bulk_request(
+    namespace: str, job_id: str, work: BulkWork, items_per_second_max: int, detail: str, *, all_items: bool = False
+) -> Any:
     """Return the request of a bulk job; an empty id stands for a new one."""
     if not isinstance(work.filter, ItemFilter):
         raise InvalidArgumentError(f"filter {work.filter!r:.80} is no ItemFilter")
     return wire.structs.CreateBulkJobRequest(
         namespace_name=namespace,
-        id=job_id or bulk_job_id(os.urandom(ID_BYTES)),
+        id=job_id or new_bulk_job_id(),
         items_per_second_max=items_per_second_max,
         detail=detail,
         bulk=wire.structs.BulkWork(
@@ -28,6 +35,7 @@ def bulk_request(namespace: str, job_id: str, work: BulkWork, items_per_second_m
             deliver_after_ms=work.deliver_after_ms or None,
             items_max=work.items_max or None,
             undoes=work.undoes or None,
+            all_items=all_items or None,
         ),
     )
 

@@ -12,11 +12,12 @@ from operator import attrgetter
 from typing import Any, TypeVar
 
 from foqs.client.checks import check_flag, check_many, check_text, check_whole, is_whole
-from foqs.client.durations import duration_ms, duration_or, time_ms
+from foqs.client.durations import duration_ms, duration_or
 from foqs.model import limits
 from foqs.model.calls import DedupUntil, DeliveryPolicy
 from foqs.model.errors import FoqsError, InvalidArgumentError, TooLargeError, shown
 from foqs.model.failures import REASON_BYTES_MAX, clean_reason
+from foqs.model.given_times import time_ms
 from foqs.wire import codec as wire
 
 ENQUEUE_BYTES_MAX = limits.FRAME_BYTES_MAX // 2

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from foqs.client.addresses import parse_addresses
 from foqs.client.checks import check_many, check_text, check_whole
+from foqs.client.dequeued import Dequeued
 from foqs.client.durations import DEADLINE_MS_MAX
 from foqs.client.queue_items import Item
 from foqs.client.settling import NackBackoff, log
@@ -22,6 +23,9 @@ DRAIN_MS = 30 * limits.SECOND_MS
 REST_MS = 100
 """Pause after a failed dequeue, in ms; it doubles with each failure up to REST_MS_MAX."""
 REST_MS_MAX = 2_000
+WHY_AFTER_MS = 60 * limits.SECOND_MS
+"""Time without items after which a worker asks why, and between two such questions."""
+_REASONS_LOGGED_MAX = 3
 REST_LINES_APART = 8
 """Number of failures in a row for each logged one."""
 _TOPICS_NAMED_MAX = 5
@@ -61,6 +65,37 @@ class Rests:
         rest_ms = min(REST_MS << min(self._failures_count, 16), REST_MS_MAX)
         self._failures_count += 1
         return max(rest_ms, error.retry_after_ms or 0)
+
+
+class IdleTime:
+    """The time for which a worker has got no items. It says when to ask why, and logs it. Not safe for threads."""
+
+    def __init__(self) -> None:
+        self._idle_since_ms: int | None = None
+        self._ask_from_ms = 0
+        self._logged: list[tuple[int, str]] = []
+        """The codes and subjects of the reasons that were logged last."""
+
+    def wants_why(self, now_ms: int) -> bool:
+        """Return True if the next dequeue should ask for the reasons of an empty response."""
+        if self._idle_since_ms is None:
+            self._idle_since_ms, self._ask_from_ms = now_ms, now_ms + WHY_AFTER_MS
+        return now_ms >= self._ask_from_ms
+
+    def note(self, namespace: str, items: Sequence[Item], now_ms: int) -> None:
+        """Note the response of a dequeue. Reasons are logged if they are others than before."""
+        if items:
+            self._idle_since_ms, self._logged = None, []
+            return
+        if not isinstance(items, Dequeued) or self._idle_since_ms is None:
+            return
+        self._ask_from_ms = now_ms + WHY_AFTER_MS
+        found = [(int(reason.code), reason.topic) for reason in items.why_empty]
+        if found and found != self._logged:
+            self._logged = found
+            idle_s = (now_ms - self._idle_since_ms) // limits.SECOND_MS
+            texts = "; ".join([reason.text for reason in items.why_empty[:_REASONS_LOGGED_MAX]])
+            log.info("no items from %s for %d s: %s", namespace, idle_s, texts)
 
 
 class HandlerKindError(TypeError):

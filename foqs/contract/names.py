@@ -139,7 +139,7 @@ FIELDS: Mapping[str, Mapping[str, Checked]] = {
     "CreateBulkJobRequest": _fields(
         NAMESPACE="namespace_name", INSIDE="id", CONTENT="items_per_second_max detail bulk"
     ),
-    "BulkWork": _fields(INSIDE="undoes", CONTENT="filter action deliver_after_ms items_max"),
+    "BulkWork": _fields(INSIDE="undoes", CONTENT="filter action deliver_after_ms items_max all_items"),
     "ItemFilter": _fields(
         INSIDE="topics topic_prefix ids",
         CONTENT="states enqueued_after_ms enqueued_before_ms died_after_ms died_before_ms priority_min priority_max"

@@ -110,9 +110,9 @@ def needed_by_job(request: Any) -> Permission:
 
 
 def needed_by_bulk(request: Any) -> Permission:
-    """Return READ for a filter that looks into payloads or metadata, whose counts are of their contents."""
+    """Return READ for a filter that looks into errors, payloads or metadata, whose counts are of their texts."""
     chosen = getattr(request.bulk, "filter", None)
-    given = [getattr(chosen, name, None) for name in ("payload_contains", "metadata_contains")]
+    given = [getattr(chosen, name, None) for name in ("error_contains", "payload_contains", "metadata_contains")]
     return Permission.READ if any(one is not None for one in given) else NOTHING
 
 

@@ -19,10 +19,15 @@ ID_BYTES: Final = 10
 """Random bytes in the id of a bulk job."""
 RUNNING_PER_NAMESPACE_MAX: Final = 10
 RUNNING_MAX: Final = 100
+STOPPED_MAX: Final = 100
+"""Jobs in the cluster that have stopped with a page in work, of a shard that nobody serves, for which hosts still look.
+Further ones are left."""
 WORK_BYTES_MAX: Final = 32 * limits.KIB
 """Bytes of the definition of a job, as it is stored."""
 ERROR_BYTES_MAX: Final = 512
 """Bytes of the error of a part or of a job, as it is stored."""
+MOVED_MS_MAX: Final = 1 * limits.SECOND_MS
+"""The most by which the time of a delayed redrive is taken to be moved, when its call is repeated."""
 RUN_RETRY_MS: Final = 5 * limits.SECOND_MS
 """The retry_after_ms of a job that finds too many others."""
 _ID = re.compile(rf"bulk-[0-9a-f]{{{2 * ID_BYTES}}}", re.ASCII)
@@ -113,8 +118,10 @@ class BulkPart:
 
     version: grows with each write, which must have read the last one, so that no late write undoes another.
     as_of_ms: the time at which it began, on the shard's clock; 0 before.  to_key: the last key of then.
-    after_key: the work up to it is done.  page_to, page_keys: the end of the page in work, and its items that were
-    taken up; 0 and empty between two pages.  of_items: about the number of items to look at.
+    after_key: the work up to it is done, but for page_keys and later_keys.  page_to, page_keys: the end of the page in
+    work, and its items that were taken up; 0 and empty between two pages.  later_keys: items that match and could not
+    be changed when the walk came to them, for which it comes again; they are not taken up.  of_items: about the number
+    of items to look at.
     """
 
     shard_id: int
@@ -125,6 +132,7 @@ class BulkPart:
     after_key: int = 0
     page_to: int = 0
     page_keys: tuple[int, ...] = ()
+    later_keys: tuple[int, ...] = ()
     of_items: int = 0
     examined: int = 0
     matched: int = 0
@@ -170,6 +178,8 @@ class BulkState:
     is_recounted: bool = False
     shards_done: int = 0
     shards: int = 0
+    hides_texts: bool = False
+    """True if the filter has texts that the caller cannot read."""
 
 
 def bulk_job_id(random_bytes: bytes) -> str:
@@ -204,6 +214,16 @@ def check_room(running: Sequence[int], number: int) -> None:
             )
 
 
+def is_repeat(stored: BulkWork, wanted: BulkWork) -> bool:
+    """Return True if a stored definition is that of a wanted job: an own time and the filter of an UNDO are made."""
+    if stored.action is not wanted.action or stored.items_max != wanted.items_max or stored.undoes != wanted.undoes:
+        return False
+    if stored.action is BulkAction.UNDO:
+        return True
+    moved_ms = stored.deliver_after_ms - wanted.deliver_after_ms
+    return stored.filter == wanted.filter and 0 <= moved_ms <= MOVED_MS_MAX
+
+
 def taken(part: BulkPart, epoch: int, beginning: PartBeginning) -> BulkPart | None:
     """Return the part as the owner of this epoch continues it, or None if a later owner has it."""
     if part.epoch > epoch:
@@ -225,7 +245,32 @@ def with_page(part: BulkPart, keys: Sequence[int], page_to: int, granted_count: 
     if not taken_up:
         return part
     end = page_to if granted_count == len(keys) else taken_up[-1]
-    return replace(part, page_to=end, page_keys=taken_up, matched=part.matched + granted_count)
+    later = without(part.later_keys, taken_up)
+    return replace(part, page_to=end, page_keys=taken_up, later_keys=later, matched=part.matched + granted_count)
+
+
+def without(keys: Sequence[int], others: Collection[int]) -> tuple[int, ...]:
+    """Return the keys that are not among the others, in their order."""
+    left_out = frozenset(others)
+    return tuple(key for key in keys if key not in left_out)
+
+
+def progress(part: BulkPart) -> BulkPart:
+    """Return a part without its owner, its version and its error: two reports of the same work are equal."""
+    return replace(part, epoch=0, version=0, error="")
+
+
+def given_back(part: BulkPart, keys: Collection[int]) -> BulkPart:
+    """Return a part that comes later to some items of its page, which were not changed."""
+    later = tuple(sorted({*part.later_keys, *keys}))
+    left = without(part.page_keys, keys)
+    return replace(part, later_keys=later, page_keys=left, matched=part.matched - len(part.page_keys) + len(left))
+
+
+def behind_page(part: BulkPart) -> BulkPart:
+    """Return a part whose walk is behind the page in work; the page stays in work while items of it are in doubt."""
+    page_to = max(part.page_keys, default=0)
+    return replace(part, after_key=max(part.after_key, part.page_to), page_to=page_to)
 
 
 def state_of(
@@ -244,6 +289,14 @@ def state_of(
         shards_done=sum(part.is_done for part in parts.values()),
         shards=len(parts),
     )
+
+
+def without_texts(state: BulkState) -> BulkState:
+    """Return a state without the texts of its filter, which are those of items."""
+    hidden = state.work.filter.without_texts()
+    if hidden == state.work.filter:
+        return state
+    return replace(state, work=replace(state.work, filter=hidden), hides_texts=True)
 
 
 def too_many(work: BulkWork) -> str:

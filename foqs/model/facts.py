@@ -92,6 +92,10 @@ class HostTopic:
     """The unread items that nobody reads now."""
     cap_late_ms: int = 0
     """The time for which a date has passed that a topic waits for to get a token."""
+    delivered_per_1000s: int = 0
+    """Deliveries in 1,000 seconds, at the speed of the last minute, as the two below; 0 if it is unknown."""
+    ended_per_1000s: int = 0
+    failed_per_1000s: int = 0
     astray: int = 0
     """Items in a state that nothing ends: claimed with no transaction to come, behind a delivery that is not out, or
     ready and in no window.

@@ -11,7 +11,7 @@ from foqs.model import reason_texts as say
 from foqs.model.facts import DELIVERABLE, Facts, ItemFacts, ItemStage, ShardFact, TopicFacts
 from foqs.model.reason_texts import command, counted, span
 from foqs.model.reasons import NOT_ASKED, REASONS_EXPLAINED_MAX, Explanation, Reason, ReasonCode, Verdict
-from foqs.model.topic_reasons import counts, held_back, not_ready
+from foqs.model.topic_reasons import counts, failing, held_back, not_ready
 
 REASONS_OF_KIND_MAX = 3
 """The most reasons of one code. The last one counts the rest."""
@@ -63,9 +63,12 @@ def _verdict(facts: Facts, reasons: Sequence[Reason]) -> Verdict:
 
 
 def _expected_wait_ms(topics: Sequence[TopicFacts], count: int) -> int:
-    """Return the time in which a cap lets this number of items pass; 0 without one."""
+    """Return the time in which a cap lets this number of items pass, or without one the time that their delivery takes
+    at the speed of the last minute; 0 if it is unknown.
+    """
     caps = [topic.cap for topic in topics if topic.cap]
-    return round(count / min(caps) * 1000) if caps and count else 0
+    rate = min(caps) if caps else sum([topic.sum("delivered_per_1000s") for topic in topics]) / 1_000
+    return round(count / rate * 1_000) if rate and count else 0
 
 
 # ---- what was asked for ----
@@ -81,7 +84,7 @@ def _of_topics(facts: Facts) -> list[Reason]:
         text = f"{facts.unjudged_count} other topics were not checked: ask for fewer at a time to get their reasons"
         reasons.append(Reason(ReasonCode.NOT_LOOKED_AT, text, count=facts.unjudged_count))
     for topic in facts.topics:
-        reasons += not_ready(facts, topic)
+        reasons += [*failing(facts, topic), *not_ready(facts, topic)]
     if not reasons:
         reasons.append(Reason(ReasonCode.NOTHING_THERE, say.nothing(facts)))
     if not facts.is_dequeue:

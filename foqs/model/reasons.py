@@ -28,6 +28,7 @@ class ReasonCode(IntEnum):
     BEHIND = 10
     NO_CONSUMERS = 11
     CONSUMERS_SLOW = 12
+    ATTEMPTS_FAIL = 13
     TOPIC_PAUSED = 14
     NAMESPACE_PAUSED = 15
     TOPIC_CAPPED = 16

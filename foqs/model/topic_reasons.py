@@ -15,6 +15,26 @@ LATE_MS_MAX = 10_000
 """The same on two hosts, which have to notice each other, possibly while links are cut."""
 
 
+FAILED_SHARE_MIN = 0.2
+"""The share of attempts that fail which is a reason."""
+FAILED_PER_1000S_MIN = 50
+"""The failures in 1,000 seconds below which it is none: three in a minute."""
+
+
+def failing(facts: Facts, topic: TopicFacts) -> Iterable[Reason]:
+    """Return the reason of a topic whose items come back, because many attempts fail."""
+    failed, ended = topic.sum("failed_per_1000s"), topic.sum("ended_per_1000s")
+    open_count = topic.sum("ready") + topic.sum("delayed") + topic.sum("leased")
+    share = failed / (failed + ended) if failed else 0.0
+    if facts.is_dequeue or not open_count or failed < FAILED_PER_1000S_MIN or share < FAILED_SHARE_MIN:
+        return
+    text = (
+        f"{round(100 * share)} % of the attempts at {topic.label} failed in the last minute, and their items come again"
+    )
+    remedy = say.topic_command(facts.namespace, "dead-letter list", topic)
+    yield Reason(ReasonCode.ATTEMPTS_FAIL, text, count=open_count, topic=topic.topic, remedy=remedy)
+
+
 def held_back(facts: Facts, topic: TopicFacts) -> Iterable[Reason]:
     """Return the reasons why its ready items are not delivered."""
     ready, name, namespace = topic.sum("ready"), topic.topic, facts.namespace

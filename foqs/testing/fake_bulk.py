@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from foqs.model.bulk_work import (
+    STOPPED_MAX,
     BulkAction,
     BulkPart,
     BulkWork,
@@ -14,6 +15,7 @@ from foqs.model.bulk_work import (
     check_room,
     free_time,
     granted,
+    is_repeat,
     parts_to_undo,
     state_of,
     taken,
@@ -21,7 +23,7 @@ from foqs.model.bulk_work import (
     undoing,
     with_page,
 )
-from foqs.model.errors import InvalidArgumentError, UnknownNamespaceError
+from foqs.model.errors import AlreadyExistsError, InvalidArgumentError, UnknownNamespaceError
 from foqs.model.jobs import Job, JobChanges, JobState, check_change, unknown_job
 from foqs.model.namespace import Namespace
 from foqs.storage.meta.meta_bulk import TOUCH_MS, WAITING_MS, BulkView
@@ -46,6 +48,11 @@ class FakeBulk:
         if namespace.number not in [one.number for one in all_tables.namespaces.values()]:
             raise UnknownNamespaceError(f"namespace {namespace.name!r} was deleted")
         work.text()
+        key = JobKey(namespace.number, job_id)
+        if (known := tables.bulk.get(key)) is not None:
+            if not is_repeat(known.work, work):
+                raise AlreadyExistsError(f"namespace {namespace.name!r} has a job {job_id!r} already")
+            return self.get(namespace, job_id)
         self._check_room(namespace.number)
         parts = [BulkPart(shard_id=shard_id) for shard_id in sorted(all_tables.epochs)]
         if work.action is BulkAction.UNDO:
@@ -60,7 +67,6 @@ class FakeBulk:
         self._jobs.create(namespace, job_id, items_per_second_max, detail)
         if work.action is BulkAction.UNDO:
             self._end(JobKey(namespace.number, work.undoes), JobState.CANCELLED)
-        key = JobKey(namespace.number, job_id)
         by_shard = {part.shard_id: part for part in parts}
         tables.bulk[key] = BulkRecord(work, by_shard, dict.fromkeys(by_shard, now_ms))
         self._run(key)
@@ -98,6 +104,9 @@ class FakeBulk:
         ]
         return replace(job, bulk=state_of(record.work, record.parts, waiting, record.error, is_over=job.state.is_over))
 
+    def works(self, keys: Collection[JobKey]) -> dict[JobKey, BulkWork]:
+        return {key: record.work for key in keys if (record := self._tables.bulk.get(key)) is not None}
+
     def views(self, keys: Collection[JobKey], shard_ids: Collection[int]) -> dict[JobKey, BulkView]:
         tables, now_ms, known = self._tables, self._reach().now_ms(), self._reach().tables.epochs.keys()
         views = {}
@@ -106,10 +115,10 @@ class FakeBulk:
             if job is None or record is None:
                 continue
             shards = {part.shard_id for part in record.parts.values() if not part.is_done}
-            if not shards & known:
+            is_running = job.state is JobState.RUNNING
+            if not shards & known and is_running:
                 self._end_if_done(key)
                 continue
-            is_running = job.state is JobState.RUNNING
             in_work = {part.shard_id for part in record.parts.values() if part.page_to}
             if not is_running and not in_work:
                 self._stop(key)
@@ -118,7 +127,7 @@ class FakeBulk:
             for shard_id in shards & set(shard_ids):
                 if record.active_at_ms[shard_id] < now_ms - TOUCH_MS:
                     record.active_at_ms[shard_id] = now_ms
-            views[key] = BulkView(record.work, job.items_per_second_max, len(shards & known), mine, is_running)
+            views[key] = BulkView(job.created_at_ms, job.items_per_second_max, len(shards & known), mine, is_running)
         return views
 
     def take(self, key: JobKey, shard_id: int, epoch: int, beginning: PartBeginning) -> BulkPart | None:
@@ -159,15 +168,13 @@ class FakeBulk:
         self._end_if_done(key)
         return PartAnswer(part, is_running=True, granted_count=count)
 
-    def note(self, key: JobKey, shard_id: int, epoch: int, error: str) -> None:
-        record = self._tables.bulk.get(key)
-        part = None if record is None else record.parts.get(shard_id)
-        if record is not None and part is not None and part.epoch == epoch:
-            record.parts[shard_id] = replace(part, error=error)
-
     def _check_room(self, number: int) -> None:
-        running = [at for at, some in self._tables.bulk_running.items() for _ in some]
-        check_room(running, number)
+        tables = self._tables
+        known = [JobKey(at, job_id) for at, some in tables.bulk_running.items() for job_id in some]
+        running = [key for key in known if key in tables.jobs and tables.jobs[key].state is JobState.RUNNING]
+        check_room([key.namespace for key in running], number)
+        for key in sorted({*known} - {*running})[STOPPED_MAX:]:
+            self._jobs.stop_bulk(key)
 
     def _run(self, key: JobKey) -> None:
         running = self._tables.bulk_running

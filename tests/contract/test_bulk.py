@@ -11,6 +11,7 @@ from foqs import BulkAction, BulkState, DeliveryPolicy, ItemFilter, ItemState, J
 from tests.contract.queue_world import NS, SECOND_MS, World
 
 ALL = ItemFilter()
+T = ItemFilter(topics=("t",))
 
 
 def until_over(world: World, job: foqs.Job) -> foqs.Job:
@@ -24,6 +25,8 @@ def until_over(world: World, job: foqs.Job) -> foqs.Job:
 
 
 def run(world: World, action: BulkAction, chosen: ItemFilter = ALL, **more: Any) -> foqs.Job:
+    if action is BulkAction.DELETE and chosen == ALL:
+        more["all_items"] = True
     return until_over(world, world.admin.create_bulk_job(NS, action, chosen, **more))
 
 
@@ -211,7 +214,7 @@ def test_a_job_stops_at_its_most_items_and_is_not_resumed(world: World) -> None:
 
 def slow_job(world: World, count: int = 40, per_second: int = 5) -> foqs.Job:
     put(world, "t", count)
-    job = world.admin.create_bulk_job(NS, BulkAction.DELETE, items_per_second_max=per_second)
+    job = world.admin.create_bulk_job(NS, BulkAction.DELETE, all_items=True, items_per_second_max=per_second)
     for _ in range(40):
         job = world.admin.get_job(NS, job.id)
         if bulk(job).done:
@@ -340,7 +343,7 @@ def test_items_that_die_behind_the_beginning_are_not_redriven(world: World) -> N
 
 def test_too_many_jobs_are_refused_until_one_has_ended(world: World) -> None:
     put(world, "t", 50)
-    jobs = [world.admin.create_bulk_job(NS, BulkAction.DELETE, items_per_second_max=1) for _ in range(10)]
+    jobs = [world.admin.create_bulk_job(NS, BulkAction.DELETE, T, items_per_second_max=1) for _ in range(10)]
     with pytest.raises(foqs.OverloadedError, match="10 bulk jobs run in the namespace"):
         world.admin.create_bulk_job(NS, BulkAction.COUNT)
     world.admin.create_namespace("other")
@@ -386,7 +389,10 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("enqueued_after_ms", {"chosen": ItemFilter(enqueued_after_ms=-1)}),
     ("attempts_max", {"chosen": ItemFilter(attempts_max=-1)}),
     ("REDRIVE is of dead letters", {"action": BulkAction.REDRIVE, "chosen": ItemFilter(states=(ItemState.READY,))}),
-    ("deliver_after_ms is for REDRIVE", {"action": BulkAction.DELETE, "deliver_after_ms": 1 << 41}),
+    ("deliver_after_ms is for REDRIVE", {"action": BulkAction.DELETE, "chosen": T, "deliver_after_ms": 1 << 41}),
+    ("has no condition, so it would delete all", {"action": BulkAction.DELETE}),
+    ("all_items is for a DELETE without", {"action": BulkAction.DELETE, "chosen": T, "all_items": True}),
+    ("all_items is for a DELETE without", {"action": BulkAction.COUNT, "all_items": True}),
     ("deliver_after_ms", {"action": BulkAction.REDRIVE, "deliver_after_ms": 1}),
     ("is none of a bulk job", {"job_id": "load"}),
     ("undoes '' is for UNDO", {"action": BulkAction.UNDO}),
@@ -413,8 +419,11 @@ def test_a_job_is_made_once_by_its_id(world: World) -> None:
     job_id = "bulk-" + "7" * 20
     job = world.admin.create_bulk_job(NS, BulkAction.COUNT, job_id=job_id, detail="why")
     assert (job.id, job.detail) == (job_id, "why")
-    with pytest.raises(foqs.AlreadyExistsError):
-        world.admin.create_bulk_job(NS, BulkAction.COUNT, job_id=job_id)
+    again = world.admin.create_bulk_job(NS, BulkAction.COUNT, job_id=job_id)
+    assert (again.id, again.detail, again.created_at_ms) == (job_id, "why", job.created_at_ms)
+    assert len(world.admin.list_jobs(NS).jobs) == 1
+    with pytest.raises(foqs.AlreadyExistsError, match="already"):
+        world.admin.create_bulk_job(NS, BulkAction.COUNT, T, job_id=job_id)
 
 
 MANY_ITEMS = 2_300

@@ -38,8 +38,9 @@ async def passes_over_an_item(self: Exports, *arguments: Any) -> Any:
     return found._replace(rows=found.rows[1:])
 
 
-async def skips_items_behind_a_page(self: BulkWalker, key: Any, mine: Any, part: Any, **more: Any) -> bool:
-    return await _KEEP(self, key, mine, replace(part, after_key=part.after_key + 5), **more)
+async def skips_items_behind_a_page(self: BulkWalker, turn: Any, mine: Any, *arguments: Any, **more: Any) -> bool:
+    mine.part = replace(mine.part, after_key=mine.part.after_key + 5)
+    return await _KEEP(self, turn, mine, *arguments, **more)
 
 
 def grants_all(work: BulkWork, parts: Any, wanted_count: int) -> int:
@@ -52,16 +53,13 @@ def ignores_a_new_state(self: FakeBulk, namespace: Any, job_id: str, changes: An
 
 
 async def redrives_those_that_died_since(
-    self: BulkWalker, work: Any, namespace: Any, mine: Any, to_key: int, keys: Any = ()
+    self: BulkWalker, turn: Any, mine: Any, after_key: int, to_key: int, keys: Any = ()
 ) -> Any:
-    found = await self._exports.rows_matching(mine.shard, namespace, work, mine.part.after_key, to_key, 1_000)
-    return found.rows, found.examined_count, found.up_to
+    return await self._exports.rows_matching(mine.shard, turn.namespace, turn.work, after_key, to_key, 1_000)
 
 
-async def buries_all_that_waits_until_then(
-    self: BulkWalker, work: Any, namespace: Any, mine: Any, to_key: int, keys: Any = ()
-) -> Any:
-    return await redrives_those_that_died_since(self, work, namespace, mine, to_key, keys)
+async def buries_all_that_waits_until_then(self: BulkWalker, *arguments: Any) -> Any:
+    return await redrives_those_that_died_since(self, *arguments)
 
 
 def shares_times(wanted_ms: int, used: Any) -> int:

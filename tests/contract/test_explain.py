@@ -295,3 +295,30 @@ def test_of_many_topics_those_with_the_most_ready_items_are_explained(world: Wor
     assert [one.topic for one in found.reasons if one.topic] == [f"t{number:02}" for number in range(12, 2, -1)]
     (others,) = [one for one in found.reasons if one.code == ReasonCode.NOT_LOOKED_AT]
     assert others.count == 2
+
+
+def test_attempts_fail_and_their_items_come_again(world: World) -> None:
+    """The remedy shows the errors; the reason ends with the failures."""
+    put(world, 8)
+    world.admin.set_topic_policy(NS, "t", attempts_max=1_000)
+    found = world.admin.explain(NS, "t")
+    for _ in range(60):
+        if items := world.client.dequeue(NS, "t", 8):
+            world.client.nack(NS, items, delay_ms=4 * SECOND_MS, reason="the bank is closed")
+        world.let_pass(SECOND_MS)
+        found = world.admin.explain(NS, "t")
+        if any(reason.code == ReasonCode.ATTEMPTS_FAIL for reason in found.reasons):
+            break
+    first = check(found, Verdict.SLOW, ReasonCode.ATTEMPTS_FAIL, 8)
+    assert first.text.startswith("100 % of the attempts at topic 't' failed in the last minute")
+    assert first.remedy == f"foqs dead-letter list {NS} t"
+
+
+def test_the_wait_of_an_item_is_known_by_the_speed_of_its_topic(world: World) -> None:
+    put(world, 100)
+    for _ in range(30):
+        world.client.ack(NS, world.client.dequeue(NS, "t", 2))
+        world.let_pass(SECOND_MS)
+    found = world.admin.explain(NS, "t")
+    # The average forgets what was before the topic's first item only slowly.
+    assert 20 * SECOND_MS <= found.expected_wait_ms <= 120 * SECOND_MS

@@ -11,12 +11,20 @@ import pytest
 
 from foqs.model.bulk_work import RUNNING_MAX, BulkAction, BulkPart, BulkWork, PartBeginning
 from foqs.model.cluster import ShardUse
-from foqs.model.errors import InvalidArgumentError, NotFoundError, OverloadedError, UnknownNamespaceError
+from foqs.model.errors import (
+    AlreadyExistsError,
+    InvalidArgumentError,
+    NotFoundError,
+    OverloadedError,
+    UnknownNamespaceError,
+)
 from foqs.model.item_filter import ItemFilter
 from foqs.model.jobs import Job, JobChanges, JobState
 from foqs.model.namespace import Namespace, NamespaceSettings
+from foqs.storage.meta import meta_bulk
 from foqs.storage.meta.meta_jobs import JobKey
 from foqs.storage.meta.meta_store import MetaStore
+from foqs.testing import fake_bulk
 from foqs.testing.fake_meta import memory_meta
 
 BEGIN = PartBeginning(5_000, 100, 30)
@@ -89,7 +97,7 @@ def test_a_job_has_a_part_for_each_shard_and_ends_with_the_last_one(meta: Any) -
     key = make(meta)
     assert running(meta) == {key.namespace: [key.id]}
     view = meta.bulk.views([key], [2, 7])[key]
-    assert (view.work, view.open_count, view.mine) == (DELETE, 2, frozenset([2]))
+    assert (view.open_count, view.mine) == (2, frozenset([2]))
     for shard_id, count in ((1, 3), (2, 4)):
         part = take(meta, key, shard_id)
         assert (part.as_of_ms, part.to_key, part.of_items) == BEGIN
@@ -203,6 +211,19 @@ def test_a_paused_job_is_not_taken_and_a_resumed_one_continues(meta: Any) -> Non
     assert take(meta, key, 1).after_key == 9
 
 
+def test_a_paused_job_whose_parts_have_ended_ends_once_it_is_resumed(meta: Any) -> None:
+    key = make(meta)
+    pages = [meta.bulk.report(key, take(meta, key, shard_id), keys(2), 60).part for shard_id in (1, 2)]
+    meta.bulk.update(namespace(meta), key.id, JobChanges(state=JobState.PAUSED))
+    for part in pages:
+        assert not meta.bulk.report(key, done(part, 2)).is_running
+    assert meta.bulk.views([key], [1, 2]) == {}
+    assert get(meta, key).state is JobState.PAUSED
+    meta.bulk.update(namespace(meta), key.id, JobChanges(state=JobState.RUNNING))
+    assert meta.bulk.views([key], [1, 2]) == {}
+    assert (get(meta, key).state, running(meta)) == (JobState.SUCCEEDED, {})
+
+
 def test_a_removed_shard_holds_up_no_job(meta: Any) -> None:
     key = make(meta)
     part = take(meta, key, 1)
@@ -238,7 +259,7 @@ def test_an_undo_has_the_keys_that_its_job_has_come_to_and_cancels_it(meta: Any)
     part = take(meta, undo, 1)
     assert (part.after_key, part.to_key) == (0, 44)
     assert meta.bulk.take(undo, 2, 3, BEGIN) is None, "the job had not begun there"
-    assert meta.bulk.views([undo], [1])[undo].work.filter == ItemFilter(deliver_after_ms=1 << 42)
+    assert meta.bulk.works([undo])[undo].filter == ItemFilter(deliver_after_ms=1 << 42)
     meta.bulk.report(undo, done(part, 5))
     assert get(meta, undo).state is JobState.SUCCEEDED
     with pytest.raises(NotFoundError):
@@ -265,15 +286,77 @@ def test_the_cluster_has_a_bound_of_jobs_that_run(meta: Any) -> None:
         make(meta, DELETE, RUNNING_MAX, "n0")
 
 
-def test_the_reason_of_a_wait_is_shown_until_the_part_continues(meta: Any) -> None:
+def test_the_reason_of_a_wait_is_shown_until_the_part_is_taken_again(meta: Any) -> None:
     key = make(meta)
     part = take(meta, key, 1)
-    meta.bulk.note(key, 1, 2, "an earlier owner")
-    assert get(meta, key).bulk.error == ""  # type: ignore[union-attr]
-    meta.bulk.note(key, 1, part.epoch, "the disk is full")
+    meta.bulk.report(key, replace(part, error="the disk is full"))
     assert get(meta, key).bulk.error == "shard 1: the disk is full"  # type: ignore[union-attr]
     take(meta, key, 1)
     assert get(meta, key).bulk.error == ""  # type: ignore[union-attr]
+
+
+def test_items_that_were_passed_over_are_kept_for_the_next_owner(meta: Any) -> None:
+    key = make(meta)
+    part = replace(take(meta, key, 1), after_key=40, later_keys=keys(3))
+    assert meta.bulk.report(key, part).part is not None
+    assert take(meta, key, 1, 4).later_keys == keys(3)
+    meta.bulk.update(namespace(meta), key.id, JobChanges(state=JobState.PAUSED))
+    assert running(meta) == {}, "no page is in work"
+    meta.bulk.update(namespace(meta), key.id, JobChanges(state=JobState.RUNNING))
+    later = take(meta, key, 1, 5)
+    again = meta.bulk.report(key, later, keys(3)[:2], keys(3)[1]).part
+    assert (again.later_keys, again.page_keys) == (keys(3)[2:], keys(3)[:2])
+    assert take(meta, key, 1, 6).later_keys == keys(3)[2:]
+
+
+def test_a_repeat_of_a_call_returns_the_job_that_was_made(meta: Any) -> None:
+    redrive = BulkWork(action=BulkAction.REDRIVE, deliver_after_ms=1 << 42)
+    for number, work in enumerate((DELETE, redrive, redrive)):
+        key = make(meta, work, number)
+        part = replace(take(meta, key, 1), after_key=30, matched=5, done=5)
+        assert meta.bulk.report(key, part).part is not None
+        job = meta.bulk.create(namespace(meta), key.id, 7, "again", work)
+        assert (job.id, job.items_count, job.detail) == (key.id, 5, "")
+        with pytest.raises(AlreadyExistsError, match="already"):
+            make(meta, replace(work, items_max=3), number)
+    undo = BulkWork(action=BulkAction.UNDO, undoes=job_id(1))
+    assert make(meta, undo, 7) == make(meta, undo, 7)
+    assert len(running(meta)[key.namespace]) == 3
+
+
+def test_a_stopped_job_whose_page_nobody_counts_takes_no_place_of_others(meta: Any) -> None:
+    for number in range(12):
+        key = make(meta, DELETE, number)
+        meta.bulk.report(key, take(meta, key, 1), keys(7), 50)
+        meta.bulk.update(namespace(meta), key.id, JobChanges(state=JobState.CANCELLED))
+    assert len(running(meta)[key.namespace]) == 12
+    for number in range(12, 22):
+        make(meta, DELETE, number)
+    with pytest.raises(OverloadedError, match="10 bulk jobs run in the namespace"):
+        make(meta, DELETE, 22)
+
+
+def test_hosts_look_for_the_pages_of_a_bounded_number_of_stopped_jobs(
+    meta: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (meta_bulk, fake_bulk):
+        monkeypatch.setattr(module, "STOPPED_MAX", 3)
+    for number in range(6):
+        key = make(meta, DELETE, number)
+        meta.bulk.report(key, take(meta, key, 1), keys(7), 50)
+        meta.bulk.update(namespace(meta), key.id, JobChanges(state=JobState.PAUSED))
+        assert len(running(meta)[key.namespace]) <= 4
+    meta.bulk.update(namespace(meta), key.id, JobChanges(state=JobState.RUNNING))
+    assert take(meta, key, 1, 9).page_keys == keys(7), "a page that was left is counted once the job is resumed"
+
+
+def test_definitions_are_read_apart_from_views(meta: Any) -> None:
+    key, other = make(meta), make(meta, BulkWork(items_max=4), 2)
+    assert meta.bulk.works([key, other]) == {key: DELETE, other: BulkWork(items_max=4)}
+    views = meta.bulk.views([key, other], [1])
+    assert {view.created_at_ms for view in views.values()} == {get(meta, key).created_at_ms} | {
+        get(meta, other).created_at_ms
+    }
 
 
 def test_a_job_that_an_earlier_version_has_ended_runs_no_more(meta: Any) -> None:

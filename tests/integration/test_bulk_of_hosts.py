@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from foqs.storage.meta import meta_bulk
 from foqs.storage.meta.meta_store import MetaStore
 from tests.support.cluster import cluster, shards_of
 from tests.support.running_host import RunningHost, running_host
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 from tests.support.waiting import until as until_all
 
 Hosts = list[RunningHost]
@@ -86,16 +87,28 @@ async def test_a_job_is_done_by_the_owners_of_all_shards_and_seen_by_each_host(h
 
 
 @pytest.mark.deep
-async def test_a_shard_that_moves_in_the_midst_is_done_to_the_end(hosts: Hosts) -> None:
+async def test_a_shard_that_moves_in_the_midst_is_done_to_the_end(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It moves behind the first step of a page."""
     await bury(hosts)
     count = sum((await reasons(hosts[0])).values())
-    job = await hosts[0].admin.create_bulk_job("jobs", BulkAction.REDRIVE, items_per_second_max=count // 4)
-    await until(hosts[0], job, lambda job: bulk(job).done > 0)
-    moved = min(shards_of(hosts[0]))
+    moved, change, stepped = min(shards_of(hosts[0])), BulkActs.change, asyncio.Event()
+
+    async def change_and_tell(self: BulkActs, namespace: Any, shard: Any, *arguments: Any) -> Any:
+        outcome = await change(self, namespace, shard, *arguments)
+        if shard.shard_id == moved:
+            stepped.set()
+        return outcome
+
+    monkeypatch.setattr(BulkActs, "change", change_and_tell)
+    job = await hosts[0].admin.create_bulk_job("jobs", BulkAction.REDRIVE, items_per_second_max=count // 8)
+    await asyncio.wait_for(stepped.wait(), PATIENCE_S)
     await hosts[0].host.lose_shard(moved)
     await hosts[0].admin.update_job("jobs", job.id, items_per_second_max=10_000)
     ended = await until(hosts[1], job, is_over)
     assert (ended.state, bulk(ended).matched, bulk(ended).done) == (JobState.SUCCEEDED, count, count)
+    assert (bulk(ended).is_recounted, bulk(ended).examined) == (False, count), "it was handed over between two steps"
     assert {state for state, _ in await reasons(hosts[1])} == {ItemState.READY}
 
 
@@ -149,3 +162,17 @@ async def test_the_part_of_a_shard_that_nobody_serves_waits_and_is_named(
             meta.shards.remove(lost, 0)
             ended = await until(host, job, is_over)
             assert (ended.state, bulk(ended).done, bulk(ended).waiting_shards) == (JobState.SUCCEEDED, count, [])
+
+
+async def test_a_host_that_hands_its_shards_over_has_reported_each_item_before(hosts: Hosts) -> None:
+    await bury(hosts)
+    count = sum((await reasons(hosts[0])).values())
+    job = await hosts[0].admin.create_bulk_job("jobs", BulkAction.REDRIVE, items_per_second_max=count // 8)
+    await until(hosts[0], job, lambda job: bulk(job).matched > 0)
+    for host in hosts:
+        for shard_id in shards_of(host):
+            await host.host._bulk_walker.leave(shard_id)
+    left = await hosts[1].admin.get_job("jobs", job.id)
+    done = sum([number for (state, _), number in (await reasons(hosts[0])).items() if state is ItemState.READY])
+    assert (bulk(left).matched, bulk(left).done) == (done, done)
+    assert done < count

@@ -136,3 +136,25 @@ async def test_the_texts_of_a_duration() -> None:
         with pytest.raises(Exception, match="is no duration"):
             duration.convert(text, None, None)
     assert cli.name is not None
+
+
+async def test_a_delay_begins_with_the_answer_to_the_question(
+    host: RunningHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operator who thinks for a minute still has all of the delay."""
+    await host.begin_anew()
+    await bury(host, 2, "no card")
+    thought_s = [0.0]
+    confirm, now_s = bulk_commands.click.confirm, bulk_commands._now_s
+
+    def think(*arguments: Any, **options: Any) -> bool:
+        thought_s[0] = 120.0
+        return bool(confirm(*arguments, **options))
+
+    monkeypatch.setattr(bulk_commands.click, "confirm", think)
+    monkeypatch.setattr(bulk_commands, "_now_s", lambda: now_s() + thought_s[0])
+    before_ms = now_s() * 1000
+    made = await shell(host, "item", "redrive", "jobs", "--all", "--in", "60s", "--output", "json", typed="y\n")
+    job = await job_of(made)
+    assert job["bulk"]["work"]["deliver_after_ms"] >= before_ms + 180_000 - 1
+    assert f"begins job {job['id']}; foqs job cancel jobs {job['id']} ends it" in made.stderr

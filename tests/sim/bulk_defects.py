@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from foqs.host.verbs.bulk_acts import BulkActs, StepOutcome
+from foqs.host.verbs.bulk_parts import BulkParts
 from foqs.host.verbs.bulk_walker import BulkWalker
 from foqs.host.verbs.exports import Exports
 from foqs.model.bulk_work import BulkPart, BulkWork, parts_to_undo, taken, with_page
@@ -19,7 +20,7 @@ runs_with(__name__, run_bulk)
 
 _change, _keep, _rows_matching = BulkActs.change, BulkWalker._keep, Exports.rows_matching
 _with_page, _taken, _parts_to_undo = with_page, taken, parts_to_undo
-_recount, _report, _stop = BulkWalker._recount, FakeBulk.report, FakeBulk._stop
+_recount, _stop = BulkWalker._recount, FakeBulk._stop
 
 
 @in_place_of(BulkActs, "change")
@@ -29,8 +30,9 @@ async def loses_a_count(self: BulkActs, *arguments: Any) -> StepOutcome:
 
 
 @in_place_of(BulkWalker, "_keep")
-async def skips_items_behind_a_page(self: BulkWalker, key: Any, mine: Any, part: BulkPart, **more: Any) -> bool:
-    return await _keep(self, key, mine, replace(part, after_key=part.after_key + 3), **more)
+async def skips_items_behind_a_page(self: BulkWalker, turn: Any, mine: Any, *arguments: Any, **more: Any) -> bool:
+    mine.part = replace(mine.part, after_key=mine.part.after_key + 3)
+    return await _keep(self, turn, mine, *arguments, **more)
 
 
 @in_place_of(fake_bulk, "granted")
@@ -58,12 +60,26 @@ def begins_a_part_anew(part: BulkPart, epoch: int, beginning: Any) -> BulkPart |
 
 
 @in_place_of(BulkWalker, "_recount")
-async def counts_no_items_of_a_dead_host(self: BulkWalker, key: Any, work: Any, namespace: Any, mine: Any, pace: Any
-                                         ) -> None:  # fmt: skip
+async def counts_no_items_of_a_dead_host(self: BulkWalker, turn: Any, mine: Any) -> None:
     done = mine.part.done
-    await _recount(self, key, work, namespace, mine, pace)
+    await _recount(self, turn, mine)
     mine.part = replace(mine.part, done=done)
-    await self._report(key, mine, mine.part)
+    await self._parts.report(turn.key, mine)
+
+
+@in_place_of(BulkWalker, "_let_go")
+async def forgets_the_part_of_a_job_that_has_stopped(self: BulkWalker, key: Any, shard: Any) -> None:
+    self._held.pop((key, shard.shard_id), None)
+
+
+@in_place_of(BulkParts, "settle")
+async def takes_an_unanswered_page_for_changed(self: BulkParts, key: Any, mine: Any, beginning: Any) -> bool:
+    part = await self._take(key, mine.shard, beginning)
+    if part is None:
+        return False
+    mine.part = mine.reported = part
+    mine.is_unsure = False
+    return True
 
 
 @in_place_of(FakeBulk, "_stop")
@@ -72,7 +88,7 @@ def leaves_pages_of_stopped_jobs_uncounted(self: FakeBulk, key: Any) -> None:
 
 
 @in_place_of(BulkWalker, "_runs")
-def follows_no_pause(self: BulkWalker, key: Any) -> bool:
+def follows_no_pause(self: BulkWalker, key: Any, shard: Any) -> bool:
     """Hosts do the pages that they have, and more than these is not granted."""
     return True
 

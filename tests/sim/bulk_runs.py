@@ -7,6 +7,8 @@ K2 The counts of a job are those of the items that it has changed, also after ho
 K3 A job changes no more items than its items_max, and just as many if more match.
 K4 Two seconds after a pause or a cancel was answered, a job changes nothing.
 K5 An undo brings back all that its redrive has delayed, with the old reasons, and nothing else.
+K6 As long as no host dies, no item is in doubt, and the count of items that were looked at is exact, also if the job
+   has paused, the meta database was away, or answers to reports were lost.
 """
 
 from __future__ import annotations
@@ -76,11 +78,14 @@ class BulkRun:
         self._number = 0
         self._faults_until_s = 0.0
         self._is_meta_away = False
+        self._killed_count = 0
         self._was_disturbed = False
         """True after a fault, for which the two seconds of a pause do not hold."""
 
     async def run(self) -> None:
         world = self._world
+        share, losses = self._chance.choice([0.0, 0.0, 0.05, 0.3]), random.Random(self._chance.random())
+        world.meta.loses_bulk_answer = lambda: losses.random() < share
         for _ in range(self._chance.choice([1, 2, 3])):
             world.start_host()
         await self._until(self._is_well, "all shards have owners")
@@ -94,7 +99,7 @@ class BulkRun:
         wanted = {uid for uid, death in before.items() if _WANTED in death.reason}
         work = self._draw(len(wanted))
         job_id = bulk_job_id(self._chance.randbytes(10))
-        rate = self._chance.choice([10, 40, 150, 1_000])
+        rate = self._chance.choice([10, 10, 40, 150, 1_000])
         job = await self._make(job_id, work, rate)
         faults = asyncio.ensure_future(self._disturb())
         job = await self._operate(job, wanted, before)
@@ -111,7 +116,7 @@ class BulkRun:
     def _draw(self, wanted_count: int) -> BulkWork:
         action = self._chance.choice([BulkAction.COUNT, BulkAction.DELETE, BulkAction.REDRIVE, BulkAction.REDRIVE])
         items_max = self._chance.randint(1, max(1, wanted_count)) if self._chance.random() < 0.3 else 0
-        delayed = action is BulkAction.REDRIVE and self._chance.random() < 0.5
+        delayed = action is BulkAction.REDRIVE and self._chance.random() < 0.7
         until_ms = self._world.meta.now_ms() + 10 * 60_000 if delayed else 0
         chosen = ItemFilter(topics=(_TOPIC,), error_contains="timeout")
         return BulkWork(filter=chosen, action=action, items_max=items_max, deliver_after_ms=until_ms)
@@ -135,8 +140,8 @@ class BulkRun:
     async def _operate(self, job: Job, wanted: set[str], before: dict[str, _Death]) -> Job:
         """Pause, resume or cancel it on the way, and return the record of the end."""
         until_s = self._world.loop.time() + _JOB_S_MAX
-        plan = self._chance.choice(["", "", "pause", "cancel"])
-        at_s = self._world.loop.time() + self._chance.uniform(0.2, 3.0)
+        plan = self._chance.choice(["", "pause", "pause", "cancel"])
+        at_s = self._world.loop.time() + self._chance.uniform(0.2, 2.0)
         while self._world.loop.time() < until_s:
             await asyncio.sleep(0.1)
             found: Job | None = await self._try(partial(_get, job.id), None)
@@ -201,6 +206,8 @@ class BulkRun:
 
     def _check(self, job: Job, work: BulkWork, wanted: set[str], before: dict[str, _Death]) -> None:
         changed, state = self._changed(before), _of(job)
+        if not self._killed_count:
+            self._check_certain(job, before)
         if changed - wanted:
             self._world.complain(f"K1: {len(changed - wanted)} items were changed that do not match")
         if work.action is BulkAction.COUNT:
@@ -217,6 +224,14 @@ class BulkRun:
             self._world.complain(f"K3: {len(changed)} were changed, and {work.items_max} is the most")
         if job.state is JobState.PAUSED and len(changed) != work.items_max:
             self._world.complain(f"K3: paused behind {len(changed)} items, and {work.items_max} is the most")
+
+    def _check_certain(self, job: Job, before: dict[str, _Death]) -> None:
+        state = _of(job)
+        if state.is_recounted:
+            self._world.complain(f"K6: no host was killed, and items were in doubt: {state}")
+        if job.state is JobState.SUCCEEDED and state.examined != len(before):
+            self._world.complain(f"K6: {state.examined} items were looked at, and there were {len(before)}")
+        self._world.counts["bulk jobs without kills"] += 1
 
     def _deaths(self) -> dict[str, _Death]:
         """The dead letters of all shards."""
@@ -252,6 +267,7 @@ class BulkRun:
             host = self._pick()
             if host is not None:
                 world.kill_host(host)
+                self._killed_count += 1
                 world.counts["hosts of bulk jobs killed"] += 1
                 world.start_host()
 

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from foqs.model.census import Census, CensusAnswer
@@ -32,6 +33,7 @@ from foqs.testing.fake_store import FakeStore
 from tests.sim.in_flight import SimPermits
 from tests.sim.loads import tables_with_job
 from tests.sim.loop import current_process
+from tests.sim.lost_reports import LossyBulk
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -63,6 +65,8 @@ class MetaTables(MetaDatabase):
         tables = Tables(by_name, max(namespace.number for namespace in namespaces), jobs=tables_with_job(), slots=slots)
         super().__init__(now_ms, ids, tables)
         self.away_count = 0
+        self.loses_bulk_answer: Callable[[], bool] = lambda: False
+        """Says if the answer to a report of a bulk job gets lost."""
         """Of the outages that it has now."""
         self.cut_off: dict[str, float] = {}
         """By host, until when it alone could not reach it; infinity while it cannot."""
@@ -184,10 +188,15 @@ def sim_meta(world: World, process_id: str) -> FakeMeta:
     meta.slots = SimSlots(world, meta, host_name)
     meta.gates = SimGates(world, meta)
     meta.namespaces = SimNamespaces(world, meta)
+    meta.bulk = LossyBulk(meta.bulk, partial(_loses, world))  # type: ignore[assignment]
     meta.quotas = SimQuotas(world, meta, host_name, process_id)
     if world.in_flight.is_there:
         meta.permits = SimPermits(world, meta.reach)
     return meta
+
+
+def _loses(world: World) -> bool:
+    return world.meta.loses_bulk_answer()
 
 
 def _with_short_leases(settings: NamespaceSettings) -> NamespaceSettings:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import foqs
-from foqs.client.durations import duration_ms, duration_or, time_ms, twin_of
+from foqs.client.durations import duration_ms, duration_or
 from foqs.model import limits
 from foqs.model.errors import InvalidArgumentError
+from foqs.model.given_times import time_ms, twin_of
 
 
 def arguments() -> Iterator[tuple[str, str, dict[str, inspect.Parameter]]]:
@@ -35,8 +39,8 @@ def test_every_duration_may_be_given_as_a_timedelta_and_a_time_as_a_datetime() -
         for where, argument, parameters in arguments()
         if "int | None" in str(parameters[argument].annotation)
         and not where.endswith("Error.__init__")
-        # What a host tells stays as it comes, and a filter compares it.
-        and not where.startswith(("StoredItem.", "ShardMap.", "ItemFilter."))
+        # What a host tells stays as it comes.
+        and not where.startswith(("StoredItem.", "ShardMap."))
     ]
     assert len(found) > 50
     for where, argument, parameters in found:
@@ -47,7 +51,7 @@ def test_every_duration_may_be_given_as_a_timedelta_and_a_time_as_a_datetime() -
 
 
 @pytest.mark.parametrize(
-    ("given", "milliseconds"),
+    ("duration", "milliseconds"),
     [
         (timedelta(minutes=5), 300_000),
         (timedelta(), 0),
@@ -57,9 +61,9 @@ def test_every_duration_may_be_given_as_a_timedelta_and_a_time_as_a_datetime() -
         (timedelta(seconds=-1), -1_000),
     ],
 )
-def test_a_timedelta_is_rounded_up_to_milliseconds(given: timedelta, milliseconds: int) -> None:
-    assert duration_ms("delay_ms", None, given) == milliseconds
-    assert duration_or("delay_ms", None, given, 7) == milliseconds
+def test_a_timedelta_is_rounded_up_to_milliseconds(duration: timedelta, milliseconds: int) -> None:
+    assert duration_ms("delay_ms", None, duration) == milliseconds
+    assert duration_or("delay_ms", None, duration, 7) == milliseconds
 
 
 def test_milliseconds_stay_as_they_are_and_a_default_holds_where_nothing_is_given() -> None:
@@ -77,6 +81,15 @@ def test_a_time_is_the_same_in_every_time_zone() -> None:
     assert time_ms("deliver_after_ms", None, noon.astimezone(timezone(timedelta(hours=5, minutes=45)))) == expected_ms
 
 
+ZONES = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
+
+
+@given(st.datetimes(timezones=ZONES))
+def test_a_time_is_its_distance_from_the_epoch_in_milliseconds_that_have_begun(given_time: datetime) -> None:
+    whole, rest = divmod(given_time - datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1))
+    assert time_ms("deliver_after_ms", None, given_time) == whole + bool(rest)
+
+
 def test_a_time_without_a_zone_is_refused_with_a_way_out() -> None:
     with pytest.raises(InvalidArgumentError, match=r"deliver_after 2026-03-29T12:00:00 has no time zone.*now\(UTC\)"):
         foqs.NewItem("t", b"", deliver_after=datetime(2026, 3, 29, 12))
@@ -91,6 +104,7 @@ BOTH: dict[str, Callable[[], object]] = {
     "backoff_max": lambda: foqs.RetryPolicy(backoff_ms_max=1, backoff_max=timedelta(1)),
     "backoff": lambda: foqs.TopicPolicyChange("t", backoff_ms=1, backoff=timedelta(1)),
     "delay_max": lambda: foqs.NackBackoff(delay_ms_max=1, delay_max=timedelta(1)),
+    "died_before": lambda: foqs.ItemFilter(died_before_ms=1, died_before=datetime.now(UTC)),
     "timeout": lambda: foqs.Client(timeout_ms=1, timeout=timedelta(1)),
     "connect_timeout": lambda: foqs.AdminClient(connect_timeout_ms=1, connect_timeout=timedelta(1)),
     "wait": lambda: foqs.Client().consume("ns", "t", wait_ms=1, wait=timedelta(1)),
@@ -110,7 +124,19 @@ def test_what_is_no_timedelta_is_told_so(wrong: Any) -> None:
     with pytest.raises(InvalidArgumentError, match=r"is not a timedelta: use timedelta.*or delay_ms for milliseconds"):
         foqs.Nack("a.1", delay=wrong)
     with pytest.raises(InvalidArgumentError, match="is not a datetime"):
+        foqs.ItemFilter(enqueued_after=wrong)
+    with pytest.raises(InvalidArgumentError, match="is not a datetime"):
         foqs.NewItem("t", b"", deliver_after=wrong)
+
+
+def test_both_forms_make_the_same_filters() -> None:
+    names = ("enqueued_after", "enqueued_before", "died_after", "died_before", "deliver_after")
+    times = {name: datetime(2026, 3, 29, 12, n, tzinfo=UTC) for n, name in enumerate(names)}
+    made = foqs.ItemFilter(topics=("t",), **times)
+    assert made == foqs.ItemFilter(
+        topics=("t",), **{f"{name}_ms": 1_774_785_600_000 + n * 60_000 for n, name in enumerate(names)}
+    )
+    assert replace(made, topics=()) == foqs.ItemFilter(**times)
 
 
 def test_both_forms_make_the_same_values() -> None:

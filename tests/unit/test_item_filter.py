@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from foqs.client.bulk_jobs import bulk_request, bulk_state
 from foqs.contract import requests as of
 from foqs.contract.permissions import NOTHING, Permission, needed_by_bulk, needed_by_job
 from foqs.host.verbs.bulk_calls import checked_work
+from foqs.model import item_filter, limits
 from foqs.model.bulk_work import (
     BulkAction,
     BulkPart,
@@ -29,7 +31,7 @@ from foqs.model.bulk_work import (
 from foqs.model.calls import ItemContent, ItemState
 from foqs.model.errors import InvalidArgumentError
 from foqs.model.failures import entry
-from foqs.model.item_filter import EVERYTHING, ItemFilter
+from foqs.model.item_filter import CONTENT_BYTES_MAX, EVERYTHING, ItemFilter
 from foqs.shard.port import ItemRow
 from foqs.wire.codec import structs
 
@@ -94,6 +96,34 @@ def test_an_item_matches_if_each_condition_holds(
     given_ones = {name: getattr(chosen, name) for name in conditions if getattr(chosen, name) not in (None, "", b"")}
     expected = all(conditions[name](value) for name, value in given_ones.items())
     assert chosen.matches(row, state) == expected
+
+
+HOSTILE = st.sampled_from([b"a" * 40, b"a" * 9 + b"b", b"b" + b"a" * 9, b"ab", b"a", b"aab" * 5, b"c"])
+
+
+@given(HOSTILE, st.lists(HOSTILE, max_size=8).map(b"".join))
+def test_bytes_are_found_in_any_part_of_a_content(wanted: bytes, content: bytes) -> None:
+    row = ItemRow(7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, None, None, ItemContent(content, content))
+    with patch.object(item_filter, "FOUND_BYTES_MAX", 7), patch.object(item_filter, "COMPARED_BYTES_MAX", 60):
+        for name in ("payload_contains", "metadata_contains"):
+            assert ItemFilter(**{name: wanted}).matches(row, ItemState.READY) == (wanted in content)
+
+
+@pytest.mark.parametrize("size", [1, 5, 99, 500, CONTENT_BYTES_MAX])
+def test_no_step_of_a_search_compares_more_than_its_bound(size: int) -> None:
+    """The time of a step is bounded by the product of both lengths, whatever the bytes are."""
+    found: list[int] = []
+
+    class Content(bytes):
+        def find(self, wanted: bytes, first: int, end: int) -> int:  # type: ignore[override]
+            found.append((min(end, len(self)) - first - len(wanted) + 1) * len(wanted))
+            return super().find(wanted, first, end)
+
+    content = Content(bytes(limits.PAYLOAD_BYTES_MAX))
+    row = ItemRow(7, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, None, None, ItemContent(content, b""))
+    steps = ItemFilter(payload_contains=b"x" * size).text_steps(row, ItemState.READY)
+    assert len(list(steps)) == len(found) - 1
+    assert max(found) <= item_filter.COMPARED_BYTES_MAX
 
 
 def test_a_topic_is_named_or_begins_with_the_prefix() -> None:
@@ -213,11 +243,12 @@ def test_a_bulk_job_is_known_by_its_id() -> None:
     assert needed_by_job(of.UpdateJobRequest("ns", "load")) is NOTHING
 
 
-@pytest.mark.parametrize("name", ["payload_contains", "metadata_contains"])
+@pytest.mark.parametrize("name", ["error_contains", "payload_contains", "metadata_contains"])
 def test_a_filter_that_looks_into_contents_needs_to_read(name: str) -> None:
-    plain = of.ItemFilter(error_contains="x", topics=["t"])
+    plain = of.ItemFilter(topic_prefix="x", attempts_min=3)
     assert needed_by_bulk(of.CreateBulkJobRequest("ns", bulk=of.BulkWork(plain, 1))) is NOTHING
     assert needed_by_bulk(of.CreateBulkJobRequest("ns", bulk=of.BulkWork(None, 1))) is NOTHING
-    for value in (b"x", b""):
+    values: list[str | bytes] = ["x", ""] if name == "error_contains" else [b"x", b""]
+    for value in values:
         chosen = of.ItemFilter(**{name: value})
         assert needed_by_bulk(of.CreateBulkJobRequest("ns", bulk=of.BulkWork(chosen, 1))) is Permission.READ

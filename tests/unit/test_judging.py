@@ -53,8 +53,15 @@ class Case(NamedTuple):
     until_ms: int = 0
 
 
+FAILING = {"failed_per_1000s": 3_000, "ended_per_1000s": 1_000}
 WAITS = {"waiting_calls": 2, "waited_ms": 5_000}
 CASES = [
+    Case(
+        ReasonCode.ATTEMPTS_FAIL,
+        Verdict.SLOW,
+        of_topic(HostTopic(delayed=4, **FAILING), HostTopic(ended_per_1000s=500)),
+        "67 % of the attempts at topic 't' failed in the last minute",
+    ),
     Case(
         ReasonCode.WAKING, Verdict.MOVING, of_item(ItemStage.DELAYED, until_ms=NOW_MS - 40), "it was due 40 ms ago"
     ),
@@ -285,3 +292,25 @@ def test_the_decisive_reason_of_a_namespace_is_that_of_a_topic_that_stands_still
         (ReasonCode.NO_CONSUMERS, 1), (ReasonCode.ON_THE_WAY, 9), (ReasonCode.NOT_LOOKED_AT, 38),
     ]  # fmt: skip
     assert isinstance(found.reasons[0], Reason)
+
+
+def test_few_failures_and_those_of_dead_letters_alone_are_no_reason() -> None:
+    quiet = [
+        HostTopic(delayed=4, failed_per_1000s=40),
+        HostTopic(delayed=4, failed_per_1000s=200, ended_per_1000s=900),
+        HostTopic(dead=4, failed_per_1000s=2_000),
+    ]
+    for found in quiet:
+        assert ReasonCode.ATTEMPTS_FAIL not in [reason.code for reason in judge(of_topic(found)).reasons], found
+
+
+def test_the_wait_is_that_of_a_cap_and_else_of_the_speed_of_the_last_minute() -> None:
+    hosts = (HostTopic(ready=6, free=6, delivered_per_1000s=500), HostTopic(delivered_per_1000s=1_500))
+    assert judge(of_topic(*hosts)).expected_wait_ms == 3_000
+    assert judge(of_topic(*hosts, cap=0.5)).expected_wait_ms == 12_000
+    assert judge(of_topic(HostTopic(ready=6, free=6))).expected_wait_ms == 0
+    behind = of_item(ItemStage.READY, HostTopic(ready=6, free=6, before=3, delivered_per_1000s=2_000))
+    found = judge(behind)
+    assert (found.ahead_count, found.expected_wait_ms) == (3, 2_000)
+    (ahead,) = [reason for reason in found.reasons if reason.code == ReasonCode.BEHIND]
+    assert ahead.until_ms == NOW_MS + 2_000

@@ -13,7 +13,6 @@ from foqs.client.aio.admin_items import AsyncItemVerbs
 from foqs.client.aio.admin_jobs import AsyncBulkVerbs
 from foqs.client.aio.admin_namespaces import AsyncNamespaceVerbs
 from foqs.client.aio.admin_rates import AsyncRateVerbs
-from foqs.client.durations import time_ms
 from foqs.model.audit import AuditFilter, AuditPage
 from foqs.model.calls import (
     ClusterShard,
@@ -22,6 +21,7 @@ from foqs.model.calls import (
 )
 from foqs.model.cluster import ShardUse
 from foqs.model.cluster_calls import ClusterHost
+from foqs.model.given_times import time_ms
 from foqs.model.jobs import Job, JobPage, JobState
 
 

@@ -8,9 +8,9 @@ from time import time
 
 from foqs.client import rate_flows
 from foqs.client.aio.base import AsyncBaseClient
-from foqs.client.durations import time_ms
 from foqs.model import limits
 from foqs.model.event_history import History
+from foqs.model.given_times import time_ms
 from foqs.model.topic_rates import RateOrder, RatesPage
 
 HISTORY_MS_DEFAULT = limits.HOUR_MS

@@ -289,12 +289,14 @@ class AsyncClient(AsyncBaseClient):
         lease_ms: int,
         wait_ms: int,
         consumer: str,
+        *,
+        want_why: bool = False,
     ) -> list[Item]:
         """Dequeue with says_begun and without repetitions, because a worker or consumer repeats by itself."""
         terms = replace(self._within(None, None), retry=NO_REPEATS)
         flow = queue_verbs.dequeue(
             terms, namespace, topics, count, lease_ms, wait_ms, topic_prefix, group=group, says_begun=True,
-            consumer=consumer,
+            consumer=consumer, want_why=want_why,
         )  # fmt: skip
         return await self._run(flow)
 

@@ -28,6 +28,7 @@ from foqs.client.worker_core import (
     DRAIN_MS,
     CutOffError,
     HandlerKindError,
+    IdleTime,
     Rests,
     WorkerSettings,
     check_async_client,
@@ -130,6 +131,7 @@ class AsyncWorker:
         """Items to be handled; those that stand together are of one key, and are handled one after the other."""
         self._changed = AsyncMonitor()
         self._rests = Rests()
+        self._idle = IdleTime()
         self._in_hand_count = 0
         self._at_work: dict[str, AsyncLeasedItem] = {}
         """Items in work, by receipt."""
@@ -263,7 +265,7 @@ class AsyncWorker:
             self._rests.after_success()
 
     async def _fetch_once(self) -> None:
-        settings = self._settings
+        settings, clock_ms = self._settings, self._client.options.clock_ms
         await self._settler.wait_for_room()
         with self._changed:
             await self._changed.wait_for(lambda: self._in_hand_count < settings.capacity or self._stopping)
@@ -279,9 +281,11 @@ class AsyncWorker:
             settings.lease_ms,
             settings.wait_ms,
             self._name,
+            want_why=self._idle.wants_why(clock_ms()),
         )
+        self._idle.note(self._namespace, items, clock_ms())
         leased = self._settler.lease(items, settings.lease_ms)
-        self._keeper.hold(leased, self._client.options.clock_ms())
+        self._keeper.hold(leased, clock_ms())
         with self._changed:
             self._in_hand_count += len(leased)
         for run in runs_of(leased):

@@ -6,7 +6,6 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from foqs.client import admin_verbs
-from foqs.client.durations import time_ms
 from foqs.client.sync.admin_access import AccessVerbs
 from foqs.client.sync.admin_consumers import ConsumerVerbs
 from foqs.client.sync.admin_explain import ExplainVerbs
@@ -23,6 +22,7 @@ from foqs.model.calls import (
 )
 from foqs.model.cluster import ShardUse
 from foqs.model.cluster_calls import ClusterHost
+from foqs.model.given_times import time_ms
 from foqs.model.jobs import Job, JobPage, JobState
 
 

@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 from time import time
 
 from foqs.client import rate_flows
-from foqs.client.durations import time_ms
 from foqs.client.sync.base import BaseClient
 from foqs.model import limits
 from foqs.model.event_history import History
+from foqs.model.given_times import time_ms
 from foqs.model.topic_rates import RateOrder, RatesPage
 
 HISTORY_MS_DEFAULT = limits.HOUR_MS

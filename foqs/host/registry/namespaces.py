@@ -93,6 +93,8 @@ class Namespaces(Service):
         self.calls = MetaCalls(meta)
         self.access_calls = MetaCalls(meta, "access-call", 1)
         """Calls about access. They do not wait for calls that tenants can make, so a token can always be revoked."""
+        self.bulk_calls = MetaCalls(meta, "bulk-call")
+        """The reads and reports of this host's parts of bulk jobs, for which no other call is to be refused."""
         self._shards = shards
         self._slots = slots
         self._on_slot_move = on_slot_move
@@ -288,9 +290,10 @@ class Namespaces(Service):
         )
 
     async def _stop(self) -> None:
-        # Both can wait for a database that hangs.
+        # Each can wait for a database that hangs.
         await self.calls.stop()
         await self.access_calls.stop()
+        await self.bulk_calls.stop()
         await self._lane.stop()
         self._meta.close()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from foqs.host.registry.kept_gates import SlotGates
@@ -16,49 +16,102 @@ from foqs.model.calls import PositionErrors
 from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError
 from foqs.model.namespace import Namespace
 from foqs.model.serial import slot_of_serial
+from foqs.shard.mysql_server import CommitScheduler
 from foqs.shard.port import ItemRow
 from foqs.shard.state.engine import ShardState
 from foqs.shard.state.events import Completion
 
-SETTLED_TRIES = 20
-"""Tries of a change whose item is being settled by another call."""
+SETTLED_TRIES = 4
+"""Tries of a change whose item is being settled by another call, before it is left for later."""
 SETTLED_PAUSE_MS = 50
+STEP_PAUSE_RATIO = 1.0
+"""The pause after a step, as a multiple of its time, in which no shard of the server has another one."""
+CLOSED_S = 20.0
+"""The time, in seconds, for which the turn of a slot of serial topics that was refused is not asked for again, as
+each wait for one can take kept_gates.TURN_MS_MAX."""
 
 
 class StepOutcome(NamedTuple):
-    done: int
-    skipped: int
-    failed: int
+    """The numbers of items by outcome, and the keys of those without one."""
+
+    done: int = 0
+    skipped: int = 0
+    failed: int = 0
+    later: Sequence[int] = ()
+    """Items that were not changed, and possibly can be later."""
+    doubtful: Sequence[int] = ()
+    """Items of which it is unknown if they were changed."""
+    error: FoqsError | None = None
+    """Why some have no outcome."""
+    is_stuck: bool = False
+    """True if other items of the shard would fare alike now."""
 
 
 class BulkActs:
-    """Does the action of a bulk job on items that its filter has matched."""
+    """Does the action of a bulk job on items that its filter has matched, one step of a server at a time."""
 
-    def __init__(self, namespaces: Namespaces, shards: Shards, inspection: Inspection, gates: SlotGates) -> None:
+    def __init__(
+        self,
+        namespaces: Namespaces,
+        shards: Shards,
+        inspection: Inspection,
+        gates: SlotGates,
+        now_s: Callable[[], float],
+    ) -> None:
+        """`now_s` is monotonic."""
         self._namespaces = namespaces
         self._shards = shards
         self._inspection = inspection
         self._gates = gates
+        self._now_s = now_s
+        self._locks: dict[CommitScheduler, asyncio.Lock] = {}
+        """The turns of steps, by server."""
+        self._closed: dict[tuple[int, int], tuple[float, FoqsError]] = {}
+        """The shards and slots whose turn was refused, with the time from which they are asked again."""
 
     async def change(
         self, namespace: Namespace, shard: ShardState, work: BulkWork, rows: Sequence[ItemRow]
     ) -> StepOutcome:
-        """Change the items of these rows, and return when all is durable.
+        """Change the items of these rows, and return when all is durable. It raises no FoqsError.
 
         An item that has changed since its row was read, and matches no more, is skipped. One whose change is refused
-        for good has failed. Raises UnavailableError or OverloadedError if some could not be changed now; it is unknown
-        then if others were.
+        for good has failed.
         """
-        skipped = failed = 0
+        outcome = StepOutcome()
         for slot, some in self._by_slot(namespace, shard, work, rows).items():
+            keys = [row.key for row in some]
+            if slot is not None and (closed := self._refusal(shard.shard_id, slot)) is not None:
+                outcome = outcome._replace(later=[*outcome.later, *keys], error=closed)
+                continue
             async with self._gates.turn([shard.shard_id], slot) as not_now:
-                if not_now:
-                    raise next(iter(not_now.values()))
-                errors = await self._change(namespace, shard, work, some)
-            skipped_count = sum([isinstance(error, NotFoundError | InvalidArgumentError) for error in errors])
-            skipped += skipped_count
-            failed += len(errors) - skipped_count
-        return StepOutcome(len(rows) - skipped - failed, skipped, failed)
+                if slot is not None and not_now:
+                    error = not_now[shard.shard_id]
+                    self._closed[shard.shard_id, slot] = (self._now_s() + CLOSED_S, error)
+                    outcome = outcome._replace(later=[*outcome.later, *keys], error=error)
+                    continue
+                outcome = _together(outcome, await self._in_turn(namespace, shard, work, some))
+        return outcome
+
+    def _refusal(self, shard_id: int, slot: int) -> FoqsError | None:
+        """Return the error with which the turn of a slot was refused a moment ago."""
+        now_s = self._now_s()
+        self._closed = {at: one for at, one in self._closed.items() if one[0] > now_s}
+        found = self._closed.get((shard_id, slot))
+        return None if found is None else found[1]
+
+    async def _in_turn(
+        self, namespace: Namespace, shard: ShardState, work: BulkWork, rows: Sequence[ItemRow]
+    ) -> StepOutcome:
+        """Change items, one step of a server at a time, with a pause behind it. So others wait for one at most."""
+        try:
+            writer, _ = self._shards.serving(shard.shard_id)
+        except FoqsError as error:
+            return StepOutcome(later=[row.key for row in rows], error=error.with_traceback(None), is_stuck=True)
+        async with self._locks.setdefault(writer.scheduler, asyncio.Lock()):
+            began_s = self._now_s()
+            outcome = await self._change(namespace, shard, work, rows)
+            await asyncio.sleep(STEP_PAUSE_RATIO * (self._now_s() - began_s))
+            return outcome
 
     def _by_slot(
         self, namespace: Namespace, shard: ShardState, work: BulkWork, rows: Sequence[ItemRow]
@@ -78,27 +131,35 @@ class BulkActs:
 
     async def _change(
         self, namespace: Namespace, shard: ShardState, work: BulkWork, rows: Sequence[ItemRow]
-    ) -> list[FoqsError]:
-        """Change items, and return the errors of those that cannot be changed."""
-        refused: list[FoqsError] = []
-        left, not_now = list(rows), None
-        for _ in range(SETTLED_TRIES):
-            errors = await self._try(namespace, shard, work, left)
+    ) -> StepOutcome:
+        skipped = failed = 0
+        doubtful: list[int] = []
+        left, last = list(rows), None
+        for tries in range(SETTLED_TRIES):
+            if tries:
+                await asyncio.sleep(SETTLED_PAUSE_MS / 1000)
+            try:
+                errors = await self._try(namespace, shard, work, left)
+            except FoqsError as failure:
+                errors = dict.fromkeys(range(len(left)), failure.with_traceback(None))
             again: list[ItemRow] = []
             for position, error in errors.items():
                 if not error.retryable:
-                    refused.append(error)
+                    is_skipped = isinstance(error, NotFoundError | InvalidArgumentError)
+                    skipped, failed = skipped + is_skipped, failed + (not is_skipped)
                     continue
-                if not error.nothing_done:
-                    raise error
-                not_now = error
-                again.append(left[position])
-            if not again:
-                return refused
+                last = error
+                if error.nothing_done:
+                    again.append(left[position])
+                else:
+                    doubtful.append(left[position].key)
             left = again
-            await asyncio.sleep(SETTLED_PAUSE_MS / 1000)
-        assert not_now is not None, "it has been tried"
-        raise not_now
+            if not left or doubtful:
+                break
+        later = [row.key for row in left]
+        done = len(rows) - skipped - failed - len(later) - len(doubtful)
+        is_stuck = bool(doubtful) or len(later) == len(rows)
+        return StepOutcome(done, skipped, failed, later, doubtful, last, is_stuck)
 
     async def _try(
         self, namespace: Namespace, shard: ShardState, work: BulkWork, rows: Sequence[ItemRow]
@@ -137,6 +198,18 @@ class BulkActs:
         if work.action is BulkAction.REDRIVE:
             return redrive
         return bury if work.action is BulkAction.UNDO else _delete
+
+
+def _together(one: StepOutcome, other: StepOutcome) -> StepOutcome:
+    return StepOutcome(
+        one.done + other.done,
+        one.skipped + other.skipped,
+        one.failed + other.failed,
+        [*one.later, *other.later],
+        [*one.doubtful, *other.doubtful],
+        other.error or one.error,
+        one.is_stuck or other.is_stuck,
+    )
 
 
 def _delete(shard: ShardState, row: ItemRow, completion: Completion, position: int) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from foqs.contract import requests as of
+from foqs.contract.permissions import reads_items
 from foqs.host import arguments
 from foqs.host.registry.namespaces import Namespaces
 from foqs.model import ids, limits
-from foqs.model.bulk_work import BulkAction, BulkWork, check_bulk_id
-from foqs.model.calls import ItemState
+from foqs.model.bulk_work import BulkAction, BulkWork, check_bulk_id, without_texts
+from foqs.model.calls import CallContext, ItemState
 from foqs.model.errors import InvalidArgumentError, TooLargeError, shown
 from foqs.model.item_filter import CONTENT_BYTES_MAX, ERROR_BYTES_MAX, IDS_MAX, TOPICS_MAX, ItemFilter
 from foqs.model.jobs import Job, check_job_id, checked_changes
+from foqs.model.namespace import Namespace
 
 _ACTIONS = frozenset(BulkAction)
 _STATES = frozenset(ItemState)
@@ -29,14 +32,22 @@ class BulkCalls:
         self._namespaces = namespaces
         self._wall_ms = wall_ms
 
-    async def create_bulk_job(self, request: of.CreateBulkJobRequest) -> Job:
+    async def create_bulk_job(self, context: CallContext, request: of.CreateBulkJobRequest) -> Job:
         namespace = self._namespaces.get(request.namespace_name)
         job_id, rate, detail = check_bulk_id(request.id), request.items_per_second_max or 0, request.detail or ""
         checked_changes(None, rate, None, detail)
         work = checked_work(request.bulk, self._wall_ms(), namespace.settings.delay_ms_max)
         work.text()
         self._namespaces.require_durable()
-        return await self._namespaces.calls.run(lambda meta: meta.bulk.create(namespace, job_id, rate, detail, work))
+        job = await self._namespaces.calls.run(lambda meta: meta.bulk.create(namespace, job_id, rate, detail, work))
+        return shown_job(context, namespace, job)
+
+
+def shown_job(context: CallContext, namespace: Namespace, job: Job) -> Job:
+    """Return a job as its caller can see it: the texts of a filter are those of items, which need READ."""
+    if job.bulk is None or reads_items(context, namespace.name, namespace.number):
+        return job
+    return replace(job, bulk=without_texts(job.bulk))
 
 
 def checked_work(given: of.BulkWork, now_ms: int, delay_ms_max: int) -> BulkWork:
@@ -59,6 +70,14 @@ def checked_work(given: of.BulkWork, now_ms: int, delay_ms_max: int) -> BulkWork
         check_job_id(undoes)
         if chosen != ItemFilter():
             raise InvalidArgumentError("UNDO is of all that the job has redriven: leave the filter empty")
+    all_items = given.all_items or False
+    if all_items and (action is not BulkAction.DELETE or chosen != ItemFilter()):
+        raise InvalidArgumentError("all_items is for a DELETE without any condition: leave it out")
+    if action is BulkAction.DELETE and chosen == ItemFilter() and not all_items:
+        raise InvalidArgumentError(
+            "the filter of a DELETE has no condition, so it would delete all items of the namespace: say which items, "
+            "or set all_items if it is to be all"
+        )
     items_max = arguments.check_range("items_max", given.items_max or 0, 0, limits.NEVER_MS)
     return BulkWork(filter=chosen, action=action, deliver_after_ms=until_ms, items_max=items_max, undoes=undoes)
 

@@ -8,7 +8,7 @@ items, so an item that exists from the plan to the last page comes exactly once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from itertools import islice, takewhile
@@ -21,7 +21,7 @@ from foqs.host.shards.shards import OwnedShard, Shards
 from foqs.host.verbs.page_reads import PageBudget, Slices, lost, read_parts, stored_item
 from foqs.model import limits
 from foqs.model.bulk_work import BulkWork
-from foqs.model.calls import CallContext, ExportPage, ExportPlan, ExportSplit, ItemState, StoredItem
+from foqs.model.calls import NO_CONTENT, CallContext, ExportPage, ExportPlan, ExportSplit, ItemState, StoredItem
 from foqs.model.copy_steps import CopyKey, CopyPlace
 from foqs.model.errors import InvalidArgumentError, OverloadedError, UnavailableError, shown
 from foqs.model.item import Phase
@@ -72,7 +72,8 @@ class MatchingRows(NamedTuple):
     """Items that a filter matches, among those of the wanted topics and lanes up to a key."""
 
     rows: list[ItemRow]
-    examined_count: int
+    """The rows have neither contents nor errors."""
+    examined_keys: list[int]
     up_to: int
 
 
@@ -245,8 +246,9 @@ class Exports:
             if criteria.keys is not None:
                 criteria = criteria._replace(topics=None)  # Ids can be those of other topics.
             rows = _rows_wanted(rows, criteria, is_wanted)
-            matching = await self._slices.each(partial(_matching, shard, work), rows)
-            return MatchingRows(matching, len(rows), up_to)
+            examined = [row.key for row in rows]
+            matching = await self._slices.drawn(_matching(shard, work, rows))
+            return MatchingRows(matching, examined, up_to)
 
     def _serving(self, shard_id: int) -> tuple[OwnedShard, ShardState]:
         _, shard = self._shards.serving(shard_id)
@@ -451,9 +453,16 @@ def _rows_wanted(rows: list[ItemRow], criteria: ExportCriteria, is_wanted: Calla
     return [row for row in rows if known[row.topic]]
 
 
-def _matching(shard: ShardState, work: BulkWork, rows: Sequence[ItemRow]) -> list[ItemRow]:
+def _matching(shard: ShardState, work: BulkWork, rows: Sequence[ItemRow]) -> Generator[ItemRow | None, None, None]:
+    """Yield the rows that match, without their contents, and None after each other short step."""
     states, chosen = work.states, work.filter
-    return [row for row in rows if (state := shard.state_of(row)) in states and chosen.matches(row, state)]
+    for row in rows:
+        state = shard.state_of(row)
+        if state not in states or not chosen.has_numbers(row, state):
+            yield None
+            continue
+        is_match = yield from chosen.text_steps(row, state)
+        yield row._replace(content=NO_CONTENT, errors=b"") if is_match else None
 
 
 def _pays_by_lane(shard: ShardState, numbers: frozenset[int], wanted: _Wanted) -> bool:

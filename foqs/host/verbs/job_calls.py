@@ -8,6 +8,7 @@ from foqs.contract import requests as of
 from foqs.host import arguments
 from foqs.host.admission.hosted_jobs import Jobs
 from foqs.host.registry.namespaces import Namespaces
+from foqs.host.verbs.bulk_calls import shown_job
 from foqs.model import limits
 from foqs.model.bulk_work import is_bulk_job
 from foqs.model.calls import CallContext, EnqueueResult
@@ -70,7 +71,7 @@ class JobCalls:
         self._calls = namespaces.calls
         self._jobs = jobs
 
-    async def create_job(self, request: of.CreateJobRequest) -> Job:
+    async def create_job(self, _: CallContext, request: of.CreateJobRequest) -> Job:
         namespace = self._namespaces.get(request.namespace_name)
         job_id, items_per_second_max, detail = check_job_id(request.id), request.items_per_second_max, request.detail
         checked_changes(None, items_per_second_max, None, detail)
@@ -81,7 +82,7 @@ class JobCalls:
             lambda meta: meta.jobs.create(namespace, job_id, items_per_second_max or 0, detail or "")
         )
 
-    async def update_job(self, request: of.UpdateJobRequest) -> Job:
+    async def update_job(self, context: CallContext, request: of.UpdateJobRequest) -> Job:
         namespace = self._namespaces.get(request.namespace_name)
         job_id = check_job_id(request.id)
         key = JobKey(namespace.number, job_id)
@@ -95,21 +96,23 @@ class JobCalls:
         await self._jobs.write(key)
         check_change(job_id, JobState.RUNNING, changes)
         if is_bulk_job(job_id):
-            return await self._calls.run(lambda meta: meta.bulk.update(namespace, job_id, changes))
+            job = await self._calls.run(lambda meta: meta.bulk.update(namespace, job_id, changes))
+            return shown_job(context, namespace, job)
         updated = await self._calls.run(lambda meta: meta.jobs.update(namespace, job_id, changes))
         if request.items_per_second_max is not None:
             await self._jobs.write(key)  # So that the new rate holds here at once.
         return updated
 
-    async def get_job(self, request: of.GetJobRequest) -> Job:
+    async def get_job(self, context: CallContext, request: of.GetJobRequest) -> Job:
         namespace = self._namespaces.get(request.namespace_name)
         job_id = check_job_id(request.id)
         await self._jobs.write(JobKey(namespace.number, job_id))
         if is_bulk_job(job_id):
-            return await self._calls.run(lambda meta: meta.bulk.get(namespace, job_id))
+            job = await self._calls.run(lambda meta: meta.bulk.get(namespace, job_id))
+            return shown_job(context, namespace, job)
         return await self._calls.run(lambda meta: meta.jobs.get(namespace, job_id))
 
-    async def list_jobs(self, request: of.ListJobsRequest) -> JobPage:
+    async def list_jobs(self, _: CallContext, request: of.ListJobsRequest) -> JobPage:
         namespace = self._namespaces.get(request.namespace_name)
         limit = arguments.check_range("limit", request.limit, 1, limits.PAGE_ITEMS_MAX)
         after = _place_of(request.page_token)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from time import perf_counter
@@ -31,6 +31,8 @@ from foqs.shard.state.engine import ShardState
 
 PAGE_RETRY_MS = 500
 """The retry_after_ms of a call that is refused because other pages take all the memory."""
+SLICE_MS_MAX = 1.0
+"""The time after which a slice of steps ends, in milliseconds."""
 SLICE_DEBT_MS_MAX = 2
 """The time by which sliced work can exceed its half of the event loop's time, in milliseconds."""
 
@@ -124,6 +126,27 @@ class Slices:
         made: list[T] = []
         for first in range(0, len(rows), limits.SLICE_ITEMS_MAX):
             made += await self.run(partial(work, rows[first : first + limits.SLICE_ITEMS_MAX]))
+        return made
+
+    async def drawn(self, steps: Iterator[T | None]) -> list[T]:
+        """Return all that the steps yield but None. A slice ends with the first step after SLICE_MS_MAX.
+
+        So a slice of any rows has a bound, if each step is short by itself.
+        """
+        made: list[T] = []
+        is_over = False
+
+        def draw() -> bool:
+            until_s = perf_counter() + SLICE_MS_MAX / 1000
+            for one in steps:
+                if one is not None:
+                    made.append(one)
+                if perf_counter() >= until_s:
+                    return False
+            return True
+
+        while not is_over:
+            is_over = await self.run(draw)
         return made
 
 

@@ -11,6 +11,7 @@ from foqs.host.dispatch.consumers import Consumers
 from foqs.host.dispatch.dispatcher import Dispatcher
 from foqs.host.dispatch.tokens import SLOT_MS
 from foqs.host.dispatch.topic_queue import DequeueCall
+from foqs.host.metrics.rates import Rates
 from foqs.host.shards.shards import Shards
 from foqs.model import limits, order
 from foqs.model.caps import NEVER_S
@@ -41,10 +42,12 @@ class HostTopics:
         dispatcher: Dispatcher,
         shards: Shards,
         consumers: Consumers,
+        rates: Rates,
         now_s: Callable[[], float],
         wall_ms: Callable[[], int],
     ) -> None:
         """`now_s` is the clock of the dispatcher."""
+        self._rates = rates
         self._dispatcher = dispatcher
         self._shards = shards
         self._consumers = consumers
@@ -70,9 +73,18 @@ class HostTopics:
         if before is not None and queue is not None:
             sort_keys = queue.buffer.sort_keys  # The least urgent comes first.
             found.before += len(sort_keys) - bisect_left(sort_keys, -before + 1, key=neg)
+        self._add_rates(found, number, name)
         self._add_caps(found, number, name)
         self._add_calls(found, number, name)
         return found
+
+    def _add_rates(self, found: HostTopic, number: int, name: str) -> None:
+        """Add the speed of the topic with all its keys; that of a single key is not measured."""
+        rates = self._rates.of_topic(number, name) if name == base_of(name) else None
+        if rates is not None:
+            found.delivered_per_1000s = round(1_000 * rates.delivered_1min)
+            found.ended_per_1000s = round(1_000 * rates.ended_1min)
+            found.failed_per_1000s = round(1_000 * rates.failed_1min)
 
     # ---- items ----
 

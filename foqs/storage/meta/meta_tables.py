@@ -310,6 +310,7 @@ BULK_PART = Table(
     Column("after_key", BIGINT(unsigned=True), nullable=False),
     Column("page_to", BIGINT(unsigned=True), nullable=False),
     Column("page_keys", MEDIUMBLOB, nullable=False),
+    Column("later_keys", MEDIUMBLOB, nullable=True),
     Column("of_items", BigInteger, nullable=False),
     Column("examined", BigInteger, nullable=False),
     Column("matched", BigInteger, nullable=False),
