@@ -1,0 +1,130 @@
+"""The poller of the console: what all viewers look at is asked for once, by one client, at a bounded cost of hosts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from typing import Final, TypeVar
+
+from foqs.background.outage_log import OutageLog
+from foqs.background.service import Service
+from foqs.client.aio import AsyncAdminClient, AsyncClient
+from foqs.console.policies_known import PoliciesKnown
+from foqs.console.reach import Reach
+from foqs.console.topic_index import TopicIndex
+from foqs.model import limits
+from foqs.model.calls import ClusterShard
+from foqs.model.cluster_calls import ClusterHost
+from foqs.model.errors import FoqsError, PermissionDeniedError, UnknownNamespaceError
+from foqs.model.namespace import Namespace
+
+CLUSTER_EVERY_MS: Final = 2 * limits.SECOND_MS
+"""The pause between two looks at namespaces, hosts and shards."""
+TOPICS_EVERY_MS: Final = 2 * limits.SECOND_MS
+"""The least pause between two rounds over all topics."""
+_REST_RATIO: Final = 19
+"""The rest after a page, as a multiple of the wait for it: hosts work for a twentieth of the time at most."""
+_PAGE_S_MIN: Final = 0.0005
+"""A row that took longer to come is the first one of a page that hosts were asked for."""
+_FIRST_ROUND_S_MAX: Final = 2.0
+"""The longest time that the start waits for the first round."""
+T = TypeVar("T")
+
+
+class Poller(Service):
+    """What hosts report of the cluster and of all topics, as the console's own principal sees it.
+
+    Pages must leave out what their viewers cannot observe.
+    """
+
+    def __init__(
+        self, reach: Reach, now_ms: Callable[[], int], rest: Callable[[float], Awaitable[None]] = asyncio.sleep
+    ) -> None:
+        """`now_ms` is the time of the hosts. `rest` pauses between two pages of topics, for so many seconds."""
+        super().__init__("console-poller")
+        self._reach = reach
+        self._now_ms = now_ms
+        self._rest = rest
+        self._admin: AsyncAdminClient | None = None
+        self._topics: AsyncClient | None = None
+        self.namespaces: dict[str, Namespace] = {}
+        self.indexes: dict[str, TopicIndex] = {}
+        self.hosts: list[ClusterHost] = []
+        self.shards: list[ClusterShard] = []
+        self.cluster_as_of_ms = 0
+        self.error = ""
+        """Why the last look at the cluster failed; empty if it did not."""
+
+    async def look_at_cluster(self) -> None:
+        """Ask for namespaces, hosts and shards."""
+        assert self._admin is not None, "it was started"
+        try:
+            found = {one.name: one async for one in self._admin.list_namespaces()}
+            self.namespaces = found
+            for name in self.indexes.keys() - found.keys():
+                del self.indexes[name]
+            self.hosts = await _or_none(self._admin.list_hosts())
+            self.shards = await _or_none(self._admin.list_shards())
+        except FoqsError as error:
+            self.error = error.message
+            raise
+        self.cluster_as_of_ms = self._now_ms()
+        self.error = ""
+
+    async def look_at_topics(self) -> None:
+        """Ask for all topics of all namespaces, with their rates, and rest after each page."""
+        for name in list(self.namespaces):
+            with suppress(PermissionDeniedError, UnknownNamespaceError):
+                await self._round(name)
+
+    async def _round(self, name: str) -> None:
+        assert self._admin is not None, "it was started"
+        assert self._topics is not None, "it was started"
+        index = self.indexes.setdefault(name, TopicIndex())
+        began_at_ms, began_s, namespace = self._now_ms(), time.monotonic(), self.namespaces[name]
+        known = PoliciesKnown([one async for one in self._admin.list_topic_policies(name)])
+        await self._rest(_REST_RATIO * (time.monotonic() - began_s))
+        missing: dict[str, None] = {}
+        rows = self._topics.topics(name, on_missing=lambda parts: missing.update(dict.fromkeys(parts)), with_rates=True)
+        async for stats, waited_s in _timed(rows):
+            if waited_s > _PAGE_S_MIN:
+                await self._rest(_REST_RATIO * waited_s)
+            index.take(stats, known.policy_of(stats.topic, stats.group), namespace, began_at_ms)
+        index.finish_round(began_at_ms, list(missing))
+        index.took_s = time.monotonic() - began_s
+
+    async def _start(self) -> None:
+        self._admin, self._topics = self._reach.own(), self._reach.own_topics()
+        first = self._tasks.lend(self._first_looks(), "console-first-looks")
+        await asyncio.wait([first], timeout=_FIRST_ROUND_S_MAX)
+        outages = [OutageLog(time.monotonic, f"console_{what}_failed") for what in ("cluster", "topics")]
+        pause, repeat = asyncio.sleep, self._tasks.repeat
+        repeat(lambda: pause(CLUSTER_EVERY_MS / 1_000), self.look_at_cluster, "console-cluster", outages[0])
+        repeat(lambda: pause(TOPICS_EVERY_MS / 1_000), self.look_at_topics, "console-topics", outages[1])
+
+    async def _first_looks(self) -> None:
+        await self.look_at_cluster()
+        await self.look_at_topics()
+
+    async def _stop(self) -> None:
+        for client in (self._admin, self._topics):
+            if client is not None:
+                await client.close()
+
+
+async def _or_none(call: Awaitable[list[T]]) -> list[T]:
+    """Return the rows of a call; none if the console's own principal lacks the right."""
+    try:
+        return await call
+    except PermissionDeniedError:
+        return []
+
+
+async def _timed(rows: AsyncIterator[T]) -> AsyncIterator[tuple[T, float]]:
+    """Yield each row with the time that it took to come, in seconds."""
+    asked_s = time.perf_counter()
+    async for row in rows:
+        yield row, time.perf_counter() - asked_s
+        asked_s = time.perf_counter()
