@@ -15,16 +15,25 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from foqs.console.asked import Asked, Page
+from foqs.console.action_steps import action_page, progress_page, taken_up
+from foqs.console.asked import Asked, Page, item_url, namespace_url, topic_url
+from foqs.console.audit_page import audit_page
+from foqs.console.cluster_page import cluster_page
 from foqs.console.console_settings import ConsoleSettings
+from foqs.console.consumers_page import consumers_page
 from foqs.console.entrance import Entrance
 from foqs.console.front_guard import FrontGuard
+from foqs.console.item_page import item_page
+from foqs.console.jobs_page import job_page, jobs_page
+from foqs.console.overview_page import overview_page
 from foqs.console.poller import Poller
 from foqs.console.reach import Reach
 from foqs.console.rendering import STATIC_DIR, json_text, make_environment, rendered
 from foqs.console.sessions import Session
+from foqs.console.topic_page import topic_page
 from foqs.console.topics_page import topics_page
 from foqs.console.viewers import Rights
+from foqs.model import ids
 from foqs.model.errors import (
     FoqsError,
     InvalidArgumentError,
@@ -43,8 +52,17 @@ _STATUS_BY_ERROR: Final = (
     (OverloadedError, 503),
 )
 _QUERY_CHARS_MAX: Final = 4_000
+_FIELDS_MAX: Final = 20
 _PAGES: Final[dict[str, MakePage]] = {
     "/ns/{namespace}/topics": topics_page,
+    "/ns/{namespace}/topic/{name}": topic_page,
+    "/ns/{namespace}/topic": topic_page,
+    "/ns/{namespace}/item/{item_id}": item_page,
+    "/ns/{namespace}/consumers": consumers_page,
+    "/ns/{namespace}/jobs": jobs_page,
+    "/ns/{namespace}/jobs/{job_id}": job_page,
+    "/cluster": cluster_page,
+    "/audit": audit_page,
 }
 
 
@@ -70,8 +88,15 @@ class Console:
     def app(self) -> ASGIApp:
         """Return the application, which starts and stops the poller."""
         routes: list[Any] = [Route(f"{path}.json", self._json(make)) for path, make in _PAGES.items()]
+        routes.append(Route("/overview.json", self._json(overview_page)))
         routes += [Route(path, self._html(make)) for path, make in _PAGES.items()]
         routes += [
+            Route("/", self._html(overview_page)),
+            Route("/find", self._find),
+            Route("/ns/{namespace}/act/{action}", self._step(action_page)),
+            Route("/act/{action}", self._step(action_page)),
+            Route("/ns/{namespace}/jobs/{job_id}/progress", self._step(progress_page)),
+            Route("/act", self._act, methods=["POST"]),
             Route("/sign-in", self._sign_in, methods=["GET", "POST"]),
             Route("/sign-out", self._sign_out, methods=["POST"]),
             Route("/enter", self._enter),
@@ -117,6 +142,38 @@ class Console:
 
         return respond
 
+    def _step(self, make: MakePage) -> Callable[[Request], Awaitable[Response]]:
+        async def respond(request: Request) -> Response:
+            is_part = request.headers.get("hx-request") == "true"
+            found = await self._session(request, is_part=is_part)
+            if isinstance(found, Response):
+                return found
+            page = await self._made(make, request, *found)
+            return self._step_response(request, page, *found)
+
+        return respond
+
+    async def _act(self, request: Request) -> Response:
+        """Take up an offer. Its token in the form is the only thing that says which one."""
+        found = await self._session(request, is_part=True)
+        if isinstance(found, Response):
+            return found
+        form = await request.form(max_files=0, max_fields=_FIELDS_MAX)
+        inputs = {key: value for key, value in form.items() if isinstance(value, str)}
+        page = await self._made(lambda asked: taken_up(asked, inputs), request, *found, namespace=inputs.get("ns", ""))
+        return self._step_response(request, page, *found)
+
+    def _step_response(self, request: Request, page: Page, session: Session, rights: Rights) -> Response:
+        """Return a step of an action: for a dialog alone, or as a page of its own."""
+        if page.template == "error.html":
+            page = Page("act.html", "Not done", "", {"step": "failed", "heading": "Not done", "is_live": False,
+                                                     "error": page.values["error"]}, status=page.status)  # fmt: skip
+        is_part = request.headers.get("hx-request") == "true"
+        values = {**self._frame(request, session, rights, page), **page.values}
+        template = "act_step.html" if is_part else page.template
+        headers = {"vary": "hx-request", "cache-control": "no-store"}
+        return HTMLResponse(self._environment.get_template(template).render(values), page.status, headers=headers)
+
     async def _session(self, request: Request, *, is_part: bool) -> tuple[Session, Rights] | Response:
         """Return the session of a request with the rights of its viewer, or the answer for a browser without one."""
         try:
@@ -129,21 +186,27 @@ class Console:
             return self._refused(f"the hosts of foqs do not answer: {error.message}", 503)
         if is_part:
             return Response(status_code=401, headers={"hx-redirect": "/sign-in"})
-        back = quote(request.url.path + (f"?{request.url.query}" if request.url.query else ""), safe="")
+        back = quote(_url_of(request), safe="")
         return RedirectResponse(f"/sign-in?to={back}", 303)
 
-    async def _made(self, make: MakePage, request: Request, session: Session, rights: Rights) -> Page:
+    async def _made(
+        self, make: MakePage, request: Request, session: Session, rights: Rights, *, namespace: str = ""
+    ) -> Page:
         """Make a page; an error of the hosts is a page, too."""
         asked = Asked(
-            path=request.url.path.removesuffix(".json"),
-            query={key: value[:_QUERY_CHARS_MAX] for key, value in request.query_params.items()},
+            path=quote(request.scope["path"].removesuffix(".json"), safe="/"),
+            query={
+                key: value[:_QUERY_CHARS_MAX]
+                for key, value in {**request.query_params, **request.path_params}.items()
+                if key != "namespace"
+            },
             session=session,
             rights=rights,
             poller=self.poller,
             now_ms=self._now_ms(),
             allows_actions=self.settings.allows_actions,
             hides_payloads=self.settings.hides_payloads,
-            namespace=request.path_params.get("namespace", ""),
+            namespace=request.path_params.get("namespace", namespace),
         )
         try:
             return await make(asked)
@@ -155,16 +218,34 @@ class Console:
         """Return the values of the frame around each page."""
         seen = sorted(name for name in self.poller.namespaces if rights.observes(name))
         chosen = request.path_params.get("namespace") or request.query_params.get("ns", "")
-        namespace = chosen if chosen in seen else "default" if "default" in seen else seen[0] if seen else ""
+        indexes = self.poller.indexes
+        largest = max(seen, key=lambda name: len(indexes[name].rows) if name in indexes else 0, default="")
+        namespace = chosen if chosen in seen else largest
         message, session.message = session.message, ""
         index = self.poller.indexes.get(namespace)
         return {
             "title": page.title, "section": page.section, "namespaces": seen, "namespace": namespace,
             "rights": rights, "now_ms": self._now_ms(), "allows_actions": self.settings.allows_actions,
-            "poller": self.poller, "message": message, "how": session.how, "url": str(request.url.path),
-            "full_url": request.url.path + (f"?{request.url.query}" if request.url.query else ""),
+            "poller": self.poller, "message": message, "how": session.how,
+            "url": quote(request.scope["path"], safe="/"),
+            "full_url": _url_of(request),
             "topics_count": len(index.rows) if index and namespace else 0,
         }  # fmt: skip
+
+    async def _find(self, request: Request) -> Response:
+        """Lead to the item or the topic of this name, or to the topics that have the text in their names."""
+        found = await self._session(request, is_part=False)
+        if isinstance(found, Response):
+            return found
+        text, namespace = request.query_params.get("q", "").strip(), request.query_params.get("ns", "")
+        index = self.poller.indexes.get(namespace) if found[1].observes(namespace) else None
+        if not text or index is None:
+            return RedirectResponse("/", 303)
+        if text in index.rows:
+            return RedirectResponse(topic_url(namespace, text), 303)
+        if ids.is_bare(text):
+            return RedirectResponse(item_url(namespace, text), 303)
+        return RedirectResponse(namespace_url(namespace, "topics", filter=text[:_QUERY_CHARS_MAX]), 303)
 
     # ---- signing in ----
 
@@ -207,6 +288,12 @@ class Console:
     def _refused(self, message: str, status: int) -> Response:
         text = self._environment.get_template("refused.html").render({"message": message})
         return HTMLResponse(text, status)
+
+
+def _url_of(request: Request) -> str:
+    """Return the path and the query of a request, encoded."""
+    path = quote(request.scope["path"], safe="/")
+    return f"{path}?{request.url.query}" if request.url.query else path
 
 
 def _inside(target: str) -> str:

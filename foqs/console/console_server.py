@@ -38,7 +38,7 @@ def serve_console(settings: ConsoleSettings, reach: Reach, say: Callable[[str], 
 
 
 def _config(console: Console) -> uvicorn.Config:
-    """Return the configuration of the server. The entrance needs the true addresses, not those in headers of proxies."""
+    """Return the configuration of the server. Addresses are the true ones, not those of headers."""
     return uvicorn.Config(
         console.app(),
         log_level="warning",

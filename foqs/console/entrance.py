@@ -53,8 +53,8 @@ class Entrance:
 
     async def enter_by_token(self, token: str) -> Session:
         """Sign a browser in with a token of the port. Raises FoqsErrors for one that the hosts refuse."""
-        admin = self._reach.by_token(token.strip()[:TOKEN_CHARS_MAX])
-        return await self.sessions.begin(await signed_in(admin, self._monotonic_ms), "a token")
+        clients = self._reach.by_token(token.strip()[:TOKEN_CHARS_MAX])
+        return await self.sessions.begin(await signed_in(clients, self._monotonic_ms), "a token")
 
     def remember(self, response: Response, session: Session) -> None:
         """Give the browser the cookie of its session."""
@@ -90,7 +90,7 @@ class Entrance:
         key = f"user {named[0]}"
         session = await self.sessions.by_key(key)
         if session is None:
-            admin = self._reach.by_token_file(user.token_file)
-            viewer = await signed_in(admin, self._monotonic_ms, expected=user.principal)
+            clients = self._reach.by_token_file(user.token_file)
+            viewer = await signed_in(clients, self._monotonic_ms, expected=user.principal)
             session = await self.sessions.begin(viewer, f"{self._settings.trust_header}: {named[0]}", key)
         return session

@@ -10,9 +10,8 @@ from typing import Final, TypeVar
 
 from foqs.background.outage_log import OutageLog
 from foqs.background.service import Service
-from foqs.client.aio import AsyncAdminClient, AsyncClient
 from foqs.console.policies_known import PoliciesKnown
-from foqs.console.reach import Reach
+from foqs.console.reach import ClientPair, Reach
 from foqs.console.topic_index import TopicIndex
 from foqs.model import limits
 from foqs.model.calls import ClusterShard
@@ -47,8 +46,7 @@ class Poller(Service):
         self._reach = reach
         self._now_ms = now_ms
         self._rest = rest
-        self._admin: AsyncAdminClient | None = None
-        self._topics: AsyncClient | None = None
+        self._clients: ClientPair | None = None
         self.namespaces: dict[str, Namespace] = {}
         self.indexes: dict[str, TopicIndex] = {}
         self.hosts: list[ClusterHost] = []
@@ -59,14 +57,15 @@ class Poller(Service):
 
     async def look_at_cluster(self) -> None:
         """Ask for namespaces, hosts and shards."""
-        assert self._admin is not None, "it was started"
+        assert self._clients is not None, "it was started"
+        admin = self._clients.admin
         try:
-            found = {one.name: one async for one in self._admin.list_namespaces()}
+            found = {one.name: one async for one in admin.list_namespaces()}
             self.namespaces = found
             for name in self.indexes.keys() - found.keys():
                 del self.indexes[name]
-            self.hosts = await _or_none(self._admin.list_hosts())
-            self.shards = await _or_none(self._admin.list_shards())
+            self.hosts = await _or_none(admin.list_hosts())
+            self.shards = await _or_none(admin.list_shards())
         except FoqsError as error:
             self.error = error.message
             raise
@@ -80,14 +79,14 @@ class Poller(Service):
                 await self._round(name)
 
     async def _round(self, name: str) -> None:
-        assert self._admin is not None, "it was started"
-        assert self._topics is not None, "it was started"
+        assert self._clients is not None, "it was started"
+        admin, queue = self._clients
         index = self.indexes.setdefault(name, TopicIndex())
         began_at_ms, began_s, namespace = self._now_ms(), time.monotonic(), self.namespaces[name]
-        known = PoliciesKnown([one async for one in self._admin.list_topic_policies(name)])
+        known = PoliciesKnown([one async for one in admin.list_topic_policies(name)])
         await self._rest(_REST_RATIO * (time.monotonic() - began_s))
         missing: dict[str, None] = {}
-        rows = self._topics.topics(name, on_missing=lambda parts: missing.update(dict.fromkeys(parts)), with_rates=True)
+        rows = queue.topics(name, on_missing=lambda parts: missing.update(dict.fromkeys(parts)), with_rates=True)
         async for stats, waited_s in _timed(rows):
             if waited_s > _PAGE_S_MIN:
                 await self._rest(_REST_RATIO * waited_s)
@@ -96,7 +95,7 @@ class Poller(Service):
         index.took_s = time.monotonic() - began_s
 
     async def _start(self) -> None:
-        self._admin, self._topics = self._reach.own(), self._reach.own_topics()
+        self._clients = self._reach.own()
         first = self._tasks.lend(self._first_looks(), "console-first-looks")
         await asyncio.wait([first], timeout=_FIRST_ROUND_S_MAX)
         outages = [OutageLog(time.monotonic, f"console_{what}_failed") for what in ("cluster", "topics")]
@@ -109,9 +108,8 @@ class Poller(Service):
         await self.look_at_topics()
 
     async def _stop(self) -> None:
-        for client in (self._admin, self._topics):
-            if client is not None:
-                await client.close()
+        if self._clients is not None:
+            await self._clients.close()
 
 
 async def _or_none(call: Awaitable[list[T]]) -> list[T]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from foqs.client.aio import AsyncAdminClient, AsyncClient
 from foqs.client.retry import RetryPolicy
@@ -15,23 +15,30 @@ CALL_MS_MAX: Final = 5_000
 _RETRY: Final = RetryPolicy(deadline_ms=0)
 
 
+class ClientPair(NamedTuple):
+    """The clients of both services with one credential."""
+
+    admin: AsyncAdminClient
+    queue: AsyncClient
+
+    async def close(self) -> None:
+        await self.admin.close()
+        await self.queue.close()
+
+
 class Reach(Protocol):
     """Makes clients of the hosts."""
 
-    def own(self) -> AsyncAdminClient:
-        """Make a client with the console's own credential."""
+    def own(self) -> ClientPair:
+        """Make clients with the console's own credential."""
         ...
 
-    def own_topics(self) -> AsyncClient:
-        """Make a client with the console's own credential that lists topics."""
+    def by_token(self, token: str) -> ClientPair:
+        """Make clients with a viewer's token. Raises InvalidArgumentError for a text that is no token."""
         ...
 
-    def by_token(self, token: str) -> AsyncAdminClient:
-        """Make a client with a viewer's token. Raises InvalidArgumentError for a text that is no token."""
-        ...
-
-    def by_token_file(self, path: str) -> AsyncAdminClient:
-        """Make a client with the token in a file. Raises InvalidArgumentError if it cannot be read."""
+    def by_token_file(self, path: str) -> ClientPair:
+        """Make clients with the token in a file. Raises InvalidArgumentError if it cannot be read."""
         ...
 
 
@@ -48,14 +55,15 @@ class HostReach:
         if self._arguments.get("ca_file") or self._arguments.get("cert_file"):
             self._shared["tls"] = True
 
-    def own(self) -> AsyncAdminClient:
-        return AsyncAdminClient(**self._arguments)
+    def own(self) -> ClientPair:
+        return _pair(self._arguments)
 
-    def own_topics(self) -> AsyncClient:
-        return AsyncClient(**self._arguments)
+    def by_token(self, token: str) -> ClientPair:
+        return _pair({**self._shared, "token": token})
 
-    def by_token(self, token: str) -> AsyncAdminClient:
-        return AsyncAdminClient(**self._shared, token=token)
+    def by_token_file(self, path: str) -> ClientPair:
+        return _pair({**self._shared, "token_file": path})
 
-    def by_token_file(self, path: str) -> AsyncAdminClient:
-        return AsyncAdminClient(**self._shared, token_file=path)
+
+def _pair(arguments: Mapping[str, Any]) -> ClientPair:
+    return ClientPair(AsyncAdminClient(**arguments), AsyncClient(**arguments))

@@ -31,7 +31,8 @@ def make_environment() -> Environment:
     )
     environment.filters |= {
         "number": texts.number, "rate": texts.per_second, "age": texts.age, "clock": texts.clock,
-        "moment": texts.moment, "size": texts.size, "name": texts.name, "short": texts.short, "lines": texts.lines,
+        "moment": texts.moment, "size": texts.size, "name": texts.name, "short": texts.short,
+        "lines": texts.escaped_text,
     }  # fmt: skip
     environment.globals |= {
         "topic_url": topic_url, "item_url": item_url, "namespace_url": namespace_url, "asset": _asset_versions(),

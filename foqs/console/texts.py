@@ -63,6 +63,6 @@ def short(text: str) -> str:
     return shown if len(shown) <= SHOWN_CHARS_MAX else shown[:SHOWN_CHARS_MAX] + "…"
 
 
-def lines(text: str) -> str:
+def escaped_text(text: str) -> str:
     """Return a text of others with its line ends, and its unsafe characters written out."""
     return escaped(text)

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from foqs.console.topic_filter import QUICK_FILTERS, TopicFilter
-from foqs.console.topic_row import TopicRow
+from foqs.console.topic_row import LOOKS, TopicRow
 from foqs.model.calls import TopicStats
 from foqs.model.namespace import Namespace
 from foqs.model.policy import TopicPolicy
@@ -59,6 +59,8 @@ class TopicIndex:
         """The shards and hosts that the last round could not ask, in words."""
         self._orders: dict[tuple[int, str], Sequence[TopicRow]] = {}
         self._quick_counts: tuple[int, dict[str, int]] = (-1, {})
+        self._sums: tuple[int, dict[str, int]] = (-1, {})
+        self._worst: tuple[int, list[TopicRow]] = (-1, [])
 
     def take(self, stats: TopicStats, policy: TopicPolicy, namespace: Namespace | None, now_ms: int) -> None:
         """Take a topic of the round that runs."""
@@ -103,6 +105,23 @@ class TopicIndex:
             counts = {key: sum(map(one.holds, rows)) for key, one in QUICK_FILTERS.items()}
             self._quick_counts = (self.round_number, counts)
         return self._quick_counts[1]
+
+    def sums(self) -> dict[str, int]:
+        """Return the sums of all topics as of the last round, and the time since which the oldest item is ready."""
+        if self._sums[0] != self.round_number:
+            rows = list(self.rows.values())
+            found = {key: sum([getattr(row, key) for row in rows]) for key in ("ready", "delayed", "leased", "dead")}
+            found["topics"] = len(rows)
+            found["oldest_at_ms"] = min([row.oldest_at_ms for row in rows if row.oldest_at_ms], default=0)
+            self._sums = (self.round_number, found)
+        return self._sums[1]
+
+    def worst(self, count: int) -> list[TopicRow]:
+        """Return the first rows of those that need somebody, as of the last round."""
+        if self._worst[0] != self.round_number:
+            bad = [row for row in self.rows.values() if LOOKS[row.movement] in ("bad", "warn")]
+            self._worst = (self.round_number, heapq.nlargest(count, bad, key=attrgetter("attention")))
+        return self._worst[1]
 
     def _sorted(self, order: str, rows: Sequence[TopicRow]) -> Sequence[TopicRow]:
         """Return all rows in order, which is kept until the next round."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
-from foqs.console.asked import Asked, Page, checked_namespace
+from foqs.console.asked import Asked, Page, checked_namespace, namespace_url
 from foqs.console.command_lines import command, option
 from foqs.console.sparks import spark_of
 from foqs.console.topic_filter import QUICK_FILTERS, TopicFilter, parsed_filter
@@ -52,6 +52,9 @@ async def topics_page(asked: Asked) -> Page:
         "columns": [_column(asked, *column, order) for column in COLUMNS],
         "quick": [_quick(asked, key, chosen, index) for key in QUICK_FILTERS],
         "filter_text": chosen.text,
+        "show": ",".join(chosen.quick),
+        "acts": asked.acts,
+        "act_url": namespace_url(namespace, "act/redrive", filter=chosen.text, show=",".join(chosen.quick)),
         "has_rates": bool(rates) or not rows,
         "is_by_attention": order == DEFAULT_ORDER,
         "index": index,

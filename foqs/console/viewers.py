@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from foqs.client.aio import AsyncAdminClient
+from foqs.console.reach import ClientPair
 from foqs.contract.granting import principal_of
 from foqs.contract.permissions import Permission
 from foqs.model import limits
@@ -57,10 +57,11 @@ class Rights:
 
 
 class Viewer:
-    """A person who is signed in. Its client is closed with it."""
+    """A person who is signed in. Its clients are closed with it."""
 
-    def __init__(self, admin: AsyncAdminClient, monotonic_ms: Callable[[], int]) -> None:
-        self.admin = admin
+    def __init__(self, clients: ClientPair, monotonic_ms: Callable[[], int]) -> None:
+        self._clients = clients
+        self.admin, self.queue = clients
         self._monotonic_ms = monotonic_ms
         self._rights: Rights | None = None
         self._known_at_ms = 0
@@ -77,15 +78,15 @@ class Viewer:
         return self._rights
 
     async def close(self) -> None:
-        await self.admin.close()
+        await self._clients.close()
 
 
-async def signed_in(admin: AsyncAdminClient, monotonic_ms: Callable[[], int], expected: str = "") -> Viewer:
-    """Return the viewer whom the hosts take the client for; `expected` is the name that its principal must have.
+async def signed_in(clients: ClientPair, monotonic_ms: Callable[[], int], expected: str = "") -> Viewer:
+    """Return the viewer whom the hosts take the clients for; `expected` is the name that its principal must have.
 
     Raises PermissionDeniedError, InvalidArgumentError for another principal, and other FoqsErrors without an answer.
     """
-    viewer = Viewer(admin, monotonic_ms)
+    viewer = Viewer(clients, monotonic_ms)
     try:
         found = await viewer.rights()
         if expected and found.name not in (expected, EVERYBODY.name):

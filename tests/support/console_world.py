@@ -11,9 +11,9 @@ from typing import Any, Self
 import uvicorn
 from starlette.testclient import TestClient
 
-from foqs.client.aio import AsyncAdminClient, AsyncClient
 from foqs.console.console_app import Console
 from foqs.console.console_settings import ConsoleSettings
+from foqs.console.reach import ClientPair
 from foqs.model.errors import InvalidArgumentError, PermissionDeniedError
 from foqs.testing import MemoryQueue
 
@@ -30,22 +30,21 @@ class MemoryReach:
         self._queue = queue
         self._own = own
 
-    def own(self) -> AsyncAdminClient:
-        return self._queue.as_principal(self._own).async_admin() if self._own else self._queue.async_admin()
+    def own(self) -> ClientPair:
+        clients = self._queue.as_principal(self._own) if self._own else self._queue
+        return ClientPair(clients.async_admin(), clients.async_client())
 
-    def own_topics(self) -> AsyncClient:
-        return self._queue.as_principal(self._own).async_client() if self._own else self._queue.async_client()
-
-    def by_token(self, token: str) -> AsyncAdminClient:
+    def by_token(self, token: str) -> ClientPair:
         name = token.removeprefix("token of ")
         if name == token:
             raise InvalidArgumentError("that is no token")
         try:
-            return self._queue.as_principal(name).async_admin()
+            clients = self._queue.as_principal(name)
         except Exception as error:
             raise PermissionDeniedError("the token proves nothing") from error
+        return ClientPair(clients.async_admin(), clients.async_client())
 
-    def by_token_file(self, path: str) -> AsyncAdminClient:
+    def by_token_file(self, path: str) -> ClientPair:
         return self.by_token(path)
 
 
