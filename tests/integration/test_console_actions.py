@@ -79,7 +79,7 @@ def test_a_redrive_counts_exactly_carries_the_number_and_is_undone(queue: Memory
     assert job_id, answer.text
     until_done(world, job_id[1])
     admin = queue.admin()
-    delayed = [one for one in admin.iterate_items("shop", states=[ItemState.DELAYED])]
+    delayed = list(admin.iterate_items("shop", states=[ItemState.DELAYED]))
     assert [one.errors[0].reason for one in delayed] == ["HTTPError: 503"] * 7
     assert len(list(admin.iterate_items("shop", states=[ItemState.DEAD]))) == 5
     progress = world.page(f"/ns/shop/jobs/{job_id[1]}/progress", **HX)
@@ -130,7 +130,8 @@ def test_a_purge_needs_the_typed_name_and_takes_all_states(queue: MemoryQueue, w
 @pytest.mark.parametrize(
     ("url", "inputs", "line", "field", "value"),
     [
-        ("act/pause?topic=mail", {"what": "--dequeue", "reason": "it rains"}, "topic pause shop mail", "dequeue_paused", True),
+        ("act/pause?topic=mail", {"what": "--dequeue", "reason": "it rains"},
+         "topic pause shop mail", "dequeue_paused", True),
         ("act/pause?topic=mail", {"what": "--enqueue", "reason": ""}, "topic pause shop mail", "enqueue_paused", True),
         ("act/limits?topic=mail", {"rate": "2.5", "in_flight": "0", "weight": "1", "depth": "0"},
          "topic limit shop mail 0", "deliveries_per_second_max", 2.5),

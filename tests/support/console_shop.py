@@ -21,19 +21,20 @@ HOSTILE: Final = (
 """Names that callers can give to topics, and that pages must show as text."""
 _STEP_MS: Final = 10_000
 _REASONS: Final = (
-    ("CardDeclined: insufficient_funds (capture.py:88)", 11), ("HTTPError: 503 from psp.example/charge (client.py:41)", 5),
+    ("CardDeclined: insufficient_funds (capture.py:88)", 11),
+    ("HTTPError: 503 from psp.example/charge (client.py:41)", 5),
     ("TimeoutError: no answer in 10 s (client.py:37)", 2), ("KeyError: 'currency' (capture.py:52)", 1),
 )  # fmt: skip
 REGIONS: Final = ("eu-west", "eu-north", "us-east")
 AREAS: Final = ("orders", "emails", "thumbnails", "search.index", "push")
 
 
-def filled_shop(*, steps: int = 84) -> MemoryQueue:
+def filled_shop(*, steps: int) -> MemoryQueue:
     """Return a queue whose topics have had this many steps of 10 s of traffic."""
     queue = MemoryQueue([SHOP, "default"], shard_count=4)
     admin, client = queue.admin(), queue.client()
     admin.update_namespace(SHOP, attempts_max=3)
-    admin.set_topic_policy(SHOP, "payments.capture", deliveries_per_second_max=2, backoff_ms=60_000)
+    admin.set_topic_policy(SHOP, "payments.capture", deliveries_per_second_max=5, backoff_ms=60_000)
     fail = _failures()
     for step in range(steps):
         put(client, "payments.capture", 26 + step % 5, priority=-(step % 3))
@@ -57,9 +58,12 @@ def filled_shop(*, steps: int = 84) -> MemoryQueue:
             work(client, "reports.nightly", 1, "reports@batch-1")
         if step % 3 == 0:
             for number, name in enumerate(f"{area}.{region}" for area in AREAS for region in REGIONS):
-                work(client, f"{name}.c{number:03}", 8, f"{name}@pool")
+                work(client, f"{name}.c{number:03}", 5, f"{name}@pool")
         queue.clock.advance(_STEP_MS)
     admin.set_topic_policy(SHOP, "reports.nightly", dequeue_paused=True, reason="migration, back at 21:30 (ana)")
+    for number, name in enumerate(f"{area}.{region}" for area in AREAS for region in REGIONS):
+        put(client, f"{name}.c{number:03}", 1 + number % 3)
+    put(client, "orders.eu-west.checkout", 20)
     client.enqueue(SHOP, "payments.capture", b"later", delay_ms=600_000)
     client.dequeue(SHOP, "payments.capture", 4, consumer="capture@pay-7f9c-0m4t/1")
     client.dequeue(SHOP, "orders.eu-west.checkout", 12, consumer="checkout@orders-1")
@@ -84,8 +88,8 @@ def work(
         client.ack(SHOP, items)
         return
     half = len(items) if "webhooks" in topic else len(items) // 2
-    for item in items[:half]:
-        client.nack(SHOP, item, reason=reason_of(item))
+    for number, item in enumerate(items[:half]):
+        client.nack(SHOP, item, reason=reason_of(item), dead_letter=number % 4 != 3)
     if items[half:]:
         client.ack(SHOP, items[half:])
 
@@ -98,6 +102,10 @@ def add_hostile_topics(queue: MemoryQueue) -> None:
         item = client.dequeue(SHOP, name, 1, consumer="<svg onload=alert(1)>")[0]
         client.nack(SHOP, item, dead_letter=True, reason="<img src=x onerror=alert(2)>\u202e")
         client.enqueue(SHOP, name, b"\xff\xfe\x00")
+
+
+def _partner_away(_: object) -> str:
+    return "HTTPError: 503 from partner-17 (hook.py:12)"
 
 
 def _failures() -> Callable[[object], str]:

@@ -19,6 +19,7 @@ from foqs.testing import MemoryQueue
 
 PORT = 7680
 BASE = f"http://127.0.0.1:{PORT}"
+_REQUEST_MS = 200
 SAME_SITE = {"origin": BASE, "sec-fetch-site": "same-origin"}
 
 
@@ -109,13 +110,18 @@ class ConsoleWorld:
 
 @contextmanager
 def served(queue: MemoryQueue, **settings: Any) -> Iterator[tuple[str, Console]]:
-    """Serve a console on a free port for browsers. Yields the URL that signs in."""
+    """Serve a console on a free port for browsers, and yield its URL. Each request moves the clock of the queue."""
+
+    def now_ms() -> int:
+        queue.clock.advance(_REQUEST_MS)
+        return queue.clock.now_ms()
+
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         console = Console(
             ConsoleSettings(listen=f"127.0.0.1:{port}", **settings),
             MemoryReach(queue),
-            now_ms=queue.clock.now_ms,
+            now_ms=now_ms,
             monotonic_ms=queue.clock.now_ms,
             port=port,
         )

@@ -76,7 +76,7 @@ document.addEventListener("click", event => {
   if (opener && !event.ctrlKey && !event.metaKey && !event.shiftKey) { event.preventDefault(); openDialog(opener.href) }
   if (event.target.closest("dialog [data-close]")) { event.preventDefault(); event.target.closest("dialog").close() }
   const copy = event.target.closest("[data-copy]");
-  if (copy) { navigator.clipboard?.writeText(copy.dataset.copy); copy.textContent = "Copied"; setTimeout(() => { copy.textContent = "Copy" }, 1200) }
+  if (copy) { navigator.clipboard?.writeText(copy.dataset.copy); copy.firstChild.data = "Copied"; setTimeout(() => { copy.firstChild.data = "Copy" }, 1200) }
   const row = event.target.closest("tr[data-href]");
   if (row && !event.target.closest("a, button") && getSelection().isCollapsed) location.href = row.dataset.href;
 });
