@@ -71,7 +71,7 @@ def console(
 
 
 def log_to_stderr() -> None:
-    """Let the console's few log lines go to stderr, warnings and worse."""
+    """Print log lines of the console on stderr: warnings and worse."""
     structlog.configure(
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),

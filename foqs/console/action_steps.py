@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from foqs.console.action_table import offered
-from foqs.console.asked import Asked, Page, checked_namespace, namespace_url
+from foqs.console.asked import Asked, ConsolePage, checked_namespace, namespace_url
 from foqs.console.bulk_actions import Selection, begin_count, counted_offer
 from foqs.console.jobs_page import job_values
 from foqs.console.offers import Offer
@@ -23,7 +23,7 @@ class _Counting:
     job_id: str
 
 
-async def action_page(asked: Asked) -> Page:
+async def action_page(asked: Asked) -> ConsolePage:
     """Make the dialog of an action. Nothing is changed by it."""
     offer = await offered(asked, asked.query.get("action", ""))
     token = asked.session.offer(offer, asked.now_ms)
@@ -32,8 +32,8 @@ async def action_page(asked: Asked) -> Page:
     return _offer_step(offer, token, "")
 
 
-async def taken_up(asked: Asked, inputs: Mapping[str, str]) -> Page:
-    """Do the action whose token is among the inputs. The token is used up, whatever comes of it."""
+async def taken_up(asked: Asked, inputs: Mapping[str, str]) -> ConsolePage:
+    """Do the action whose token is among the inputs. The token is used up, also by a failure."""
     value = asked.session.take(inputs.get("token", ""), asked.now_ms)
     if value is None:
         raise InvalidArgumentError(
@@ -59,14 +59,14 @@ async def taken_up(asked: Asked, inputs: Mapping[str, str]) -> Page:
     return _step("done", "Done", {"message": done.message, "back": value.back})
 
 
-async def progress_page(asked: Asked) -> Page:
+async def progress_page(asked: Asked) -> ConsolePage:
     """Make the progress of a job for the dialog of its action."""
     namespace, job_id = checked_namespace(asked), asked.query.get("job_id", "")
     job = await asked.session.viewer.admin.get_job(namespace, job_id)
     return _progress_step(asked, namespace, job_values(job, asked.now_ms), "")
 
 
-async def _counted(asked: Asked, counting: _Counting) -> Page:
+async def _counted(asked: Asked, counting: _Counting) -> ConsolePage:
     """Make the dialog with the count, or say how far the count has come."""
     selection = counting.selection
     job = await asked.session.viewer.admin.get_job(selection.namespace, counting.job_id)
@@ -81,20 +81,20 @@ async def _counted(asked: Asked, counting: _Counting) -> Page:
     return _offer_step(offer, asked.session.offer(offer, asked.now_ms), "")
 
 
-def failed_step(error: FoqsError) -> Page:
+def failed_step(error: FoqsError) -> ConsolePage:
     """Make the dialog of an action that has failed."""
     return _step("failed", "Not done", {"error": error.message})
 
 
-def _offer_step(offer: Offer, token: str, error: str) -> Page:
+def _offer_step(offer: Offer, token: str, error: str) -> ConsolePage:
     return _step("offer", offer.title, {"offer": offer, "token": token, "error": error})
 
 
-def _progress_step(asked: Asked, namespace: str, values: dict[str, Any], message: str) -> Page:
+def _progress_step(asked: Asked, namespace: str, values: dict[str, Any], message: str) -> ConsolePage:
     url = namespace_url(namespace, f"jobs/{values['job'].id}")
     return _step("progress", "Progress", {**values, "message": message, "job_url": url, "acts": asked.acts,
                                           "job_namespace": namespace})  # fmt: skip
 
 
-def _step(step: str, heading: str, values: dict[str, Any]) -> Page:
-    return Page("act.html", heading, "", {"step": step, "heading": heading, "is_live": False, **values})
+def _step(step: str, heading: str, values: dict[str, Any]) -> ConsolePage:
+    return ConsolePage("act.html", heading, "", {"step": step, "heading": heading, "is_live": False, **values})

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from foqs.console.poller import Poller
-from foqs.console.sessions import Session
+from foqs.console.sessions import BrowserSession
 from foqs.console.viewers import Rights
 from foqs.model.errors import NotFoundError
 
@@ -18,7 +18,7 @@ class Asked:
 
     path: str
     query: dict[str, str]
-    session: Session
+    session: BrowserSession
     rights: Rights
     poller: Poller
     now_ms: int
@@ -42,7 +42,7 @@ class Asked:
 
 
 @dataclass(slots=True)
-class Page:
+class ConsolePage:
     """A page: a template, its title and its values, and the document that programs get in its place."""
 
     template: str

@@ -1,11 +1,11 @@
-"""The page of the audit: who changed what or read payloads."""
+"""The page of the audit: the calls that changed something or read payloads, with their callers."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 from foqs.client.aio import AsyncAdminClient
-from foqs.console.asked import Asked, Page
+from foqs.console.asked import Asked, ConsolePage
 from foqs.console.command_lines import command, option
 from foqs.model import limits
 from foqs.model.audit import AuditRecord
@@ -14,11 +14,11 @@ from foqs.model.errors import PermissionDeniedError
 RECORDS_MAX: Final = 200
 SPANS_MS: Final = {"1h": limits.HOUR_MS, "1d": limits.DAY_MS, "7d": 7 * limits.DAY_MS, "30d": 30 * limits.DAY_MS}
 _PAGES_MAX: Final = 20
-"""The most pages that are read; what is left is named."""
+"""The most pages that are read; the page says if records are left."""
 _RECORDS_PER_PAGE: Final = 500
 
 
-async def audit_page(asked: Asked) -> Page:
+async def audit_page(asked: Asked) -> ConsolePage:
     """Make the page, the newest records first. Raises PermissionDeniedError for a viewer without ACCESS."""
     if not asked.rights.audits:
         raise PermissionDeniedError("to see the audit you need the role admin")
@@ -37,7 +37,7 @@ async def audit_page(asked: Asked) -> Page:
             *option("--namespace", wanted["namespace_name"]), *option("--verb", wanted["verb"]),
         ),
     }  # fmt: skip
-    return Page("audit.html", "Audit", "audit", values, {"records": records, "is_cut": is_cut})
+    return ConsolePage("audit.html", "Audit", "audit", values, {"records": records, "is_cut": is_cut})
 
 
 async def _last_records(

@@ -16,7 +16,7 @@ TABLE_ROWS_MAX: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ChartLine:
     """A line of a chart. `color` is a variable of the style sheet."""
 
     label: str
@@ -37,7 +37,7 @@ class Chart:
     id: str
     title: str
     times_ms: Sequence[int]
-    lines: Sequence[Line]
+    lines: Sequence[ChartLine]
     is_rate: bool = False
 
     @property
@@ -71,13 +71,13 @@ def rate_charts(page: RatesPage, row: TopicRates | None) -> list[Chart]:
     times_ms = [page.first_slot_ms + at * page.slot_ms for at in range(len(row.enqueued_series))]
     slot_s = page.slot_ms / 1_000
     rates = [
-        Line("in", "--in", _each(row.enqueued_series, slot_s)),
-        Line("out", "--out", _each(row.ended_series, slot_s)),
-        Line("failed", "--failed", _each(row.failed_series, slot_s), is_filled=True),
+        ChartLine("in", "--in", _each(row.enqueued_series, slot_s)),
+        ChartLine("out", "--out", _each(row.ended_series, slot_s)),
+        ChartLine("failed", "--failed", _each(row.failed_series, slot_s), is_filled=True),
     ]
     charts = [Chart("chart-rates", "Items a second", times_ms, rates, is_rate=True)]
     if row.ready_series:
-        ready = Line("now", "--ready", _each(row.ready_series, 1), is_filled=True)
+        ready = ChartLine("now", "--ready", _each(row.ready_series, 1), is_filled=True)
         charts.append(Chart("chart-ready", "Ready", times_ms, [ready]))
     return charts
 
@@ -89,7 +89,7 @@ def wait_chart(history: History) -> Chart | None:
         return None
     halves = [_quantile_s(row.wait_buckets, history.bounds_ms, 0.5) for row in rows]
     most = [_quantile_s(row.wait_buckets, history.bounds_ms, 0.99) for row in rows]
-    lines = [Line("p50 up to", "--accent", halves), Line("p99 up to", "--leased", most)]
+    lines = [ChartLine("p50 up to", "--accent", halves), ChartLine("p99 up to", "--leased", most)]
     return Chart("chart-waits", "Wait until delivery, seconds", [row.at_ms for row in rows], lines, is_rate=True)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from foqs.console.asked import Asked, Page
+from foqs.console.asked import Asked, ConsolePage
 from foqs.console.command_lines import command
 from foqs.model.cluster import ShardHealth, ShardUse
 from foqs.model.cluster_calls import HostState
@@ -13,7 +13,7 @@ from foqs.model.errors import PermissionDeniedError
 _WELL: Final = (HostState.SERVING, HostState.STANDBY)
 
 
-async def cluster_page(asked: Asked) -> Page:
+async def cluster_page(asked: Asked) -> ConsolePage:
     """Make the page. Raises PermissionDeniedError for a viewer who cannot watch the cluster."""
     if not asked.rights.watches:
         raise PermissionDeniedError("to see hosts and shards you need the role monitor, operator or admin")
@@ -35,7 +35,7 @@ async def cluster_page(asked: Asked) -> Page:
         "cli": command("foqs", "hosts"),
         "cli_shards": command("foqs", "shard", "list"),
     }  # fmt: skip
-    return Page("cluster.html", "Cluster", "cluster", values, {"hosts": hosts, "shards": shards})
+    return ConsolePage("cluster.html", "Cluster", "cluster", values, {"hosts": hosts, "shards": shards})
 
 
 def _cell(host: str, shard: Any) -> tuple[str, str]:

@@ -16,12 +16,12 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from foqs.console.action_steps import action_page, progress_page, taken_up
-from foqs.console.asked import Asked, Page, item_url, namespace_url, topic_url
+from foqs.console.asked import Asked, ConsolePage, item_url, namespace_url, topic_url
 from foqs.console.audit_page import audit_page
 from foqs.console.cluster_page import cluster_page
+from foqs.console.console_entrance import ConsoleEntrance
 from foqs.console.console_settings import ConsoleSettings
 from foqs.console.consumers_page import consumers_page
-from foqs.console.entrance import Entrance
 from foqs.console.front_guard import FrontGuard
 from foqs.console.item_page import item_page
 from foqs.console.jobs_page import job_page, jobs_page
@@ -29,7 +29,7 @@ from foqs.console.overview_page import overview_page
 from foqs.console.poller import Poller
 from foqs.console.reach import Reach
 from foqs.console.rendering import STATIC_DIR, json_text, make_environment, rendered
-from foqs.console.sessions import Session
+from foqs.console.sessions import BrowserSession
 from foqs.console.topic_page import topic_page
 from foqs.console.topics_page import topics_page
 from foqs.console.viewers import Rights
@@ -43,7 +43,7 @@ from foqs.model.errors import (
     UnknownNamespaceError,
 )
 
-MakePage = Callable[[Asked], Awaitable[Page]]
+MakePage = Callable[[Asked], Awaitable[ConsolePage]]
 _STATUS_BY_ERROR: Final = (
     (InvalidArgumentError, 400),
     (NotFoundError, 404),
@@ -80,7 +80,7 @@ class Console:
     ) -> None:
         self.settings = settings
         self.poller = Poller(reach, now_ms)
-        self.entrance = Entrance(settings, reach, monotonic_ms, port)
+        self.entrance = ConsoleEntrance(settings, reach, monotonic_ms, port)
         self._now_ms = now_ms
         self._port = port
         self._environment = make_environment()
@@ -163,10 +163,10 @@ class Console:
         page = await self._made(lambda asked: taken_up(asked, inputs), request, *found, namespace=inputs.get("ns", ""))
         return self._step_response(request, page, *found)
 
-    def _step_response(self, request: Request, page: Page, session: Session, rights: Rights) -> Response:
+    def _step_response(self, request: Request, page: ConsolePage, session: BrowserSession, rights: Rights) -> Response:
         """Return a step of an action: for a dialog alone, or as a page of its own."""
         if page.template == "error.html":
-            page = Page("act.html", "Not done", "", {"step": "failed", "heading": "Not done", "is_live": False,
+            page = ConsolePage("act.html", "Not done", "", {"step": "failed", "heading": "Not done", "is_live": False,
                                                      "error": page.values["error"]}, status=page.status)  # fmt: skip
         is_part = request.headers.get("hx-request") == "true"
         values = {**self._frame(request, session, rights, page), **page.values}
@@ -174,7 +174,7 @@ class Console:
         headers = {"vary": "hx-request", "cache-control": "no-store"}
         return HTMLResponse(self._environment.get_template(template).render(values), page.status, headers=headers)
 
-    async def _session(self, request: Request, *, is_part: bool) -> tuple[Session, Rights] | Response:
+    async def _session(self, request: Request, *, is_part: bool) -> tuple[BrowserSession, Rights] | Response:
         """Return the session of a request with the rights of its viewer, or the answer for a browser without one."""
         try:
             session = await self.entrance.session_of(request)
@@ -190,8 +190,8 @@ class Console:
         return RedirectResponse(f"/sign-in?to={back}", 303)
 
     async def _made(
-        self, make: MakePage, request: Request, session: Session, rights: Rights, *, namespace: str = ""
-    ) -> Page:
+        self, make: MakePage, request: Request, session: BrowserSession, rights: Rights, *, namespace: str = ""
+    ) -> ConsolePage:
         """Make a page; an error of the hosts is a page, too."""
         asked = Asked(
             path=quote(request.scope["path"].removesuffix(".json"), safe="/"),
@@ -212,9 +212,9 @@ class Console:
             return await make(asked)
         except FoqsError as error:
             status = next((status for kind, status in _STATUS_BY_ERROR if isinstance(error, kind)), 503)
-            return Page("error.html", "Not shown", "", {"error": error.message}, status=status)
+            return ConsolePage("error.html", "Not shown", "", {"error": error.message}, status=status)
 
-    def _frame(self, request: Request, session: Session, rights: Rights, page: Page) -> dict[str, Any]:
+    def _frame(self, request: Request, session: BrowserSession, rights: Rights, page: ConsolePage) -> dict[str, Any]:
         """Return the values of the frame around each page."""
         seen = sorted(name for name in self.poller.namespaces if rights.observes(name))
         chosen = request.path_params.get("namespace") or request.query_params.get("ns", "")

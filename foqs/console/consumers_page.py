@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from foqs.console.asked import Asked, Page, checked_namespace
+from foqs.console.asked import Asked, ConsolePage, checked_namespace
 from foqs.console.asking import first_rows
 from foqs.console.command_lines import command, option
 
 CONSUMERS_MAX: Final = 500
 
 
-async def consumers_page(asked: Asked) -> Page:
+async def consumers_page(asked: Asked) -> ConsolePage:
     """Make the page, by name of consumer."""
     namespace = checked_namespace(asked)
     topic, prefix = asked.query.get("topic", ""), asked.query.get("filter", "")
@@ -33,4 +33,4 @@ async def consumers_page(asked: Asked) -> Page:
         ),
     }
     document = {"consumers": found, "is_cut": is_cut, "missing": list(missing)}
-    return Page("consumers.html", f"Consumers of {namespace}", "consumers", values, document)
+    return ConsolePage("consumers.html", f"Consumers of {namespace}", "consumers", values, document)

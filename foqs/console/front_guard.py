@@ -72,7 +72,7 @@ class FrontGuard:
 
 
 class _Bounded:
-    """Reads a body up to its bound, whatever its header says."""
+    """Reads a body up to its bound, also if its header is wrong."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive

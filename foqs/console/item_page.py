@@ -1,11 +1,11 @@
-"""The page of one item: why it is not delivered, its payload and its life so far."""
+"""The page of one item: why it is not delivered, its payload and its life."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
-from foqs.console.asked import Asked, Page, checked_namespace
+from foqs.console.asked import Asked, ConsolePage, checked_namespace
 from foqs.console.asking import part
 from foqs.console.command_lines import command
 from foqs.console.item_rows import contents, last_error
@@ -14,7 +14,7 @@ from foqs.model.calls import ItemState, StoredItem
 from foqs.model.errors import NotFoundError, PermissionDeniedError
 
 
-async def item_page(asked: Asked) -> Page:
+async def item_page(asked: Asked) -> ConsolePage:
     """Make the page. Raises NotFoundError for an item that is not stored."""
     namespace, item_id = checked_namespace(asked), asked.query.get("item_id", "")
     if not asked.rights.reads(namespace):
@@ -38,7 +38,7 @@ async def item_page(asked: Asked) -> Page:
         "cli": command("foqs", "item", "get", namespace, item.id),
     }  # fmt: skip
     shown = {name: getattr(item, name) for name in item.__slots__ if not (hides and name in ("payload", "metadata"))}
-    return Page("item.html", f"Item {item.id}", "topics", values, {"item": shown, "explanation": explanation})
+    return ConsolePage("item.html", f"Item {item.id}", "topics", values, {"item": shown, "explanation": explanation})
 
 
 async def _found(asked: Asked, namespace: str, item_id: str) -> StoredItem:

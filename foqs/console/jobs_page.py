@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any, Final
 
-from foqs.console.asked import Asked, Page, checked_namespace, namespace_url
+from foqs.console.asked import Asked, ConsolePage, checked_namespace, namespace_url
 from foqs.console.command_lines import command
 from foqs.console.texts import moment
 from foqs.model.bulk_work import BulkAction, is_bulk_job
@@ -14,7 +14,7 @@ from foqs.model.item_filter import EVERYTHING, ItemFilter
 from foqs.model.jobs import Job, JobState
 
 JOBS_MAX: Final = 100
-_LOOKS: Final = {
+_TONES: Final = {
     JobState.RUNNING: "info", JobState.SUCCEEDED: "ok", JobState.FAILED: "bad", JobState.PAUSED: "warn",
     JobState.CANCELLED: "",
 }  # fmt: skip
@@ -24,29 +24,29 @@ _DONE: Final = {
 }  # fmt: skip
 
 
-async def jobs_page(asked: Asked) -> Page:
+async def jobs_page(asked: Asked) -> ConsolePage:
     """Make the page of a namespace's jobs, the newest first."""
     namespace = checked_namespace(asked)
     page = await asked.session.viewer.admin.list_jobs(namespace, JOBS_MAX)
     rows = [
-        {"job": one, "look": _LOOKS[one.state], "kind": "bulk" if is_bulk_job(one.id) else "load",
+        {"job": one, "look": _TONES[one.state], "kind": "bulk" if is_bulk_job(one.id) else "load",
          "url": namespace_url(namespace, f"jobs/{one.id}")}
         for one in page.jobs
     ]  # fmt: skip
     values: dict[str, Any] = {
         "rows": rows, "is_cut": bool(page.next_page_token), "cli": command("foqs", "job", "list", namespace)
     }  # fmt: skip
-    return Page("jobs.html", f"Jobs of {namespace}", "jobs", values, {"jobs": page.jobs})
+    return ConsolePage("jobs.html", f"Jobs of {namespace}", "jobs", values, {"jobs": page.jobs})
 
 
-async def job_page(asked: Asked) -> Page:
+async def job_page(asked: Asked) -> ConsolePage:
     """Make the page of one job."""
     namespace, job_id = checked_namespace(asked), asked.query.get("job_id", "")
     job = await asked.session.viewer.admin.get_job(namespace, job_id)
     shows = "show" if is_bulk_job(job.id) else "status"
     words = ("job", shows) if is_bulk_job(job.id) else ("spark", shows)
     values = {**job_values(job, asked.now_ms), "acts": asked.acts, "cli": command("foqs", *words, namespace, job.id)}
-    return Page("job.html", f"Job {job.id}", "jobs", values, {"job": job})
+    return ConsolePage("job.html", f"Job {job.id}", "jobs", values, {"job": job})
 
 
 def job_values(job: Job, now_ms: int) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def job_values(job: Job, now_ms: int) -> dict[str, Any]:
     return {
         "job": job,
         "bulk": bulk,
-        "look": _LOOKS[job.state],
+        "look": _TONES[job.state],
         "action": action.name.lower() if action is not None else "",
         "done_word": _DONE[action] if action is not None else "stored",
         "done": done,

@@ -33,7 +33,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The outcome of an action: a message, and the job that goes on with it, if it has one."""
+    """The outcome of an action: a message, and the job that does it, if it has one."""
 
     message: str
     job: Job | None = None
@@ -94,6 +94,6 @@ def _checked(field: Field, text: str) -> str:
 
 
 def line(words: Sequence[str], arguments: Sequence[str], options: Sequence[str] = ()) -> str:
-    """Return a command line whose arguments are not taken for options, whatever they begin with."""
+    """Return a command line whose arguments are not taken for options, also if they begin with a dash."""
     mark = ["--"] if any(one.startswith("-") for one in arguments) else []
     return command("foqs", *words, *options, *mark, *arguments)

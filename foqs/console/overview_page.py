@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from heapq import nlargest
 from typing import Any, Final
 
-from foqs.console.asked import Asked, Page
+from foqs.console.asked import Asked, ConsolePage
 from foqs.console.asking import part
 from foqs.console.charts import Chart, rate_charts
 from foqs.console.command_lines import command
 from foqs.console.sparks import spark_of
 from foqs.console.topic_index import TopicIndex
-from foqs.console.topic_row import LOOKS, TopicRow
+from foqs.console.topic_row import TONES, TopicRow
 from foqs.console.verdicts import shown_verdict
 from foqs.model.cluster import ShardHealth
 from foqs.model.namespace import Namespace
@@ -27,7 +27,7 @@ RATED_MAX: Final = 20
 _EMPTY: Final = TopicIndex()
 
 
-async def overview_page(asked: Asked) -> Page:
+async def overview_page(asked: Asked) -> ConsolePage:
     """Make the page of all namespaces that the viewer can observe."""
     names = asked.namespaces
     sums = {name: _sums(asked.poller.indexes.get(name, _EMPTY)) for name in names}
@@ -47,7 +47,7 @@ async def overview_page(asked: Asked) -> Page:
         "error": asked.poller.error,
     }
     document = {"namespaces": [{**row, "spark": None} for row in rows], "needs": needs, "total": values["total"]}
-    return Page("overview.html", "Overview", "overview", values, document)
+    return ConsolePage("overview.html", "Overview", "overview", values, document)
 
 
 def _sums(index: TopicIndex) -> dict[str, int]:
@@ -73,7 +73,7 @@ async def _needs(asked: Asked, names: Sequence[str]) -> list[dict[str, Any]]:
         text = reasons[0]["text"] if reasons else row.why(asked.now_ms)
         found.append(
             {"namespace": name, "topic": row.name, "group": row.group, "label": row.label, "text": text,
-             "look": LOOKS[row.movement], "dead": row.dead, "why": row.why(asked.now_ms)}
+             "look": TONES[row.movement], "dead": row.dead, "why": row.why(asked.now_ms)}
         )  # fmt: skip
     return found
 

@@ -1,4 +1,4 @@
-"""The poller of the console: what all viewers look at is asked for once, by one client, at a bounded cost of hosts."""
+"""The poller of the console: it asks once for the data of all viewers, by one client, at a bounded cost of hosts."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ T = TypeVar("T")
 
 
 class Poller(Service):
-    """What hosts report of the cluster and of all topics, as the console's own principal sees it.
+    """The reports of hosts of the cluster and of all topics, as the console's own principal sees them.
 
-    Pages must leave out what their viewers cannot observe.
+    Pages must leave out everything that their viewers cannot observe.
     """
 
     def __init__(
         self, reach: Reach, now_ms: Callable[[], int], rest: Callable[[float], Awaitable[None]] = asyncio.sleep
     ) -> None:
-        """`now_ms` is the time of the hosts. `rest` pauses between two pages of topics, for so many seconds."""
+        """`now_ms` is the time of the hosts. `rest` pauses between two pages of topics, for some seconds."""
         super().__init__("console-poller")
         self._reach = reach
         self._now_ms = now_ms
@@ -55,7 +55,7 @@ class Poller(Service):
         self.error = ""
         """Why the last look at the cluster failed; empty if it did not."""
 
-    async def look_at_cluster(self) -> None:
+    async def poll_cluster(self) -> None:
         """Ask for namespaces, hosts and shards."""
         assert self._clients is not None, "it was started"
         admin = self._clients.admin
@@ -72,7 +72,7 @@ class Poller(Service):
         self.cluster_as_of_ms = self._now_ms()
         self.error = ""
 
-    async def look_at_topics(self) -> None:
+    async def poll_topics(self) -> None:
         """Ask for all topics of all namespaces, with their rates, and rest after each page."""
         for name in list(self.namespaces):
             with suppress(PermissionDeniedError, UnknownNamespaceError):
@@ -96,16 +96,16 @@ class Poller(Service):
 
     async def _start(self) -> None:
         self._clients = self._reach.own()
-        first = self._tasks.lend(self._first_looks(), "console-first-looks")
+        first = self._tasks.lend(self._first_round(), "console-first-round")
         await asyncio.wait([first], timeout=_FIRST_ROUND_S_MAX)
         outages = [OutageLog(time.monotonic, f"console_{what}_failed") for what in ("cluster", "topics")]
         pause, repeat = asyncio.sleep, self._tasks.repeat
-        repeat(lambda: pause(CLUSTER_EVERY_MS / 1_000), self.look_at_cluster, "console-cluster", outages[0])
-        repeat(lambda: pause(TOPICS_EVERY_MS / 1_000), self.look_at_topics, "console-topics", outages[1])
+        repeat(lambda: pause(CLUSTER_EVERY_MS / 1_000), self.poll_cluster, "console-cluster", outages[0])
+        repeat(lambda: pause(TOPICS_EVERY_MS / 1_000), self.poll_topics, "console-topics", outages[1])
 
-    async def _first_looks(self) -> None:
-        await self.look_at_cluster()
-        await self.look_at_topics()
+    async def _first_round(self) -> None:
+        await self.poll_cluster()
+        await self.poll_topics()
 
     async def _stop(self) -> None:
         if self._clients is not None:

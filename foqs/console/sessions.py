@@ -22,7 +22,7 @@ _TOKEN_BYTES: Final = 24
 
 
 @dataclass(slots=True)
-class Session:
+class BrowserSession:
     """A browser that is signed in."""
 
     id: str
@@ -54,7 +54,7 @@ class Sessions:
     def __init__(self, monotonic_ms: Callable[[], int]) -> None:
         self._monotonic_ms = monotonic_ms
         self._signer = TimestampSigner(secrets.token_bytes(32))
-        self._by_id: dict[str, Session] = {}
+        self._by_id: dict[str, BrowserSession] = {}
         self._entry_tokens: set[str] = set()
 
     def entry_token(self) -> str:
@@ -69,19 +69,19 @@ class Sessions:
         self._entry_tokens.discard(found or "")
         return found is not None
 
-    async def begin(self, viewer: Viewer, how: str, key: str = "") -> Session:
+    async def begin(self, viewer: Viewer, how: str, key: str = "") -> BrowserSession:
         """Begin a session. `key` is its id if no cookie has one."""
         while len(self._by_id) >= SESSIONS_MAX:
             await self.end(next(iter(self._by_id.values())))
-        session = Session(key or secrets.token_urlsafe(_TOKEN_BYTES), viewer, self._monotonic_ms(), how)
+        session = BrowserSession(key or secrets.token_urlsafe(_TOKEN_BYTES), viewer, self._monotonic_ms(), how)
         self._by_id[session.id] = session
         return session
 
-    def cookie_of(self, session: Session) -> str:
+    def cookie_of(self, session: BrowserSession) -> str:
         """Return the value of the cookie of a session."""
         return self._signer.sign(session.id).decode()
 
-    async def by_cookie(self, cookie: str) -> Session | None:
+    async def by_cookie(self, cookie: str) -> BrowserSession | None:
         """Return the session of a cookie, or None. One that has lasted too long is ended."""
         try:
             id = self._signer.unsign(cookie.encode(), max_age=SESSION_MS_MAX // 1_000).decode()
@@ -89,7 +89,7 @@ class Sessions:
             return None
         return await self.by_key(id)
 
-    async def by_key(self, key: str) -> Session | None:
+    async def by_key(self, key: str) -> BrowserSession | None:
         """Return the session with this id, or None."""
         session = self._by_id.get(key)
         if session is not None and self._monotonic_ms() - session.began_at_ms >= SESSION_MS_MAX:
@@ -97,7 +97,7 @@ class Sessions:
             return None
         return session
 
-    async def end(self, session: Session) -> None:
+    async def end(self, session: BrowserSession) -> None:
         """Sign a browser out."""
         if self._by_id.pop(session.id, None) is not None:
             await session.viewer.close()

@@ -30,6 +30,7 @@ def spark_of(series: Sequence[int] | None, what: str = "ready") -> Spark | None:
     values = [value for value in series if value != UNKNOWN]
     if len(values) < 2:
         return None
+    label = f"{what} in 15 minutes: {number(values[0])} to {number(values[-1])}"
     if len(values) > _POINTS_MAX:
         step = len(values) / _POINTS_MAX
         values = [values[min(len(values) - 1, int((at + 1) * step) - 1)] for at in range(_POINTS_MAX)]
@@ -42,5 +43,4 @@ def spark_of(series: Sequence[int] | None, what: str = "ready") -> Spark | None:
     ]
     line = " ".join(points)
     x, _, y = points[-1].partition(",")
-    label = f"{what} in 15 minutes: {number(values[0])} to {number(values[-1])}"
     return Spark(line, f"0,{SPARK_HEIGHT} {line} {SPARK_WIDTH},{SPARK_HEIGHT}", x, y, label)

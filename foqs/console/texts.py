@@ -53,7 +53,7 @@ def size(count_bytes: int) -> str:
 
 
 def name(text: str) -> str:
-    """Return a text of others on one line, without the characters that turn the order of what is shown."""
+    """Return a text of others on one line, without the characters that turn its order."""
     return one_line(text)
 
 

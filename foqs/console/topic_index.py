@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from foqs.console.topic_filter import QUICK_FILTERS, TopicFilter
-from foqs.console.topic_row import LOOKS, TopicRow
+from foqs.console.topic_row import TONES, TopicRow
 from foqs.model.calls import TopicStats
 from foqs.model.namespace import Namespace
 from foqs.model.policy import TopicPolicy
@@ -119,7 +119,7 @@ class TopicIndex:
     def worst(self, count: int) -> list[TopicRow]:
         """Return the first rows of those that need somebody, as of the last round."""
         if self._worst[0] != self.round_number:
-            bad = [row for row in self.rows.values() if LOOKS[row.movement] in ("bad", "warn")]
+            bad = [row for row in self.rows.values() if TONES[row.movement] in ("bad", "warn")]
             self._worst = (self.round_number, heapq.nlargest(count, bad, key=attrgetter("attention")))
         return self._worst[1]
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
-from foqs.console.asked import Asked, Page, checked_namespace, topic_url
+from foqs.console.asked import Asked, ConsolePage, checked_namespace, topic_url
 from foqs.console.asking import first_rows, part
 from foqs.console.charts import rate_charts, wait_chart
 from foqs.console.command_lines import command, option
@@ -30,7 +30,7 @@ TABS: Final = {
 }
 
 
-async def topic_page(asked: Asked) -> Page:
+async def topic_page(asked: Asked) -> ConsolePage:
     """Make the page. Its parts are asked for side by side, by the client of the viewer."""
     namespace = checked_namespace(asked)
     topic, group = asked.query.get("name", ""), asked.query.get("group", "")
@@ -77,7 +77,7 @@ async def topic_page(asked: Asked) -> Page:
         "cli": command("foqs", "explain", namespace, *option("--topic", topic), *option("--group", group)),
         "acts": asked.acts,
     }
-    return Page("topic.html", topic, "topics", values, _document(values, explanation))
+    return ConsolePage("topic.html", topic, "topics", values, _document(values, explanation))
 
 
 def _ignore(_: Sequence[str]) -> None:

@@ -38,7 +38,7 @@ class Movement(IntEnum):
     STUCK = 7
 
 
-LOOKS: Final = {
+TONES: Final = {
     Movement.EMPTY: "idle",
     Movement.RESTING: "idle",
     Movement.MOVING: "ok",
@@ -80,7 +80,7 @@ class TopicRow:
         self.policy = policy
         is_paused = policy.dequeue_paused or (namespace is not None and namespace.settings.dequeue_paused)
         self.movement = movement_of(self, rates, is_paused=is_paused, now_ms=now_ms)
-        self.attention = _WEIGHTS[LOOKS[self.movement]] * log10(1 + self.ready + self.dead)
+        self.attention = _WEIGHTS[TONES[self.movement]] * log10(1 + self.ready + self.dead)
 
     @property
     def items(self) -> int:

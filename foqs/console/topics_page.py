@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
-from foqs.console.asked import Asked, Page, checked_namespace, namespace_url
+from foqs.console.asked import Asked, ConsolePage, checked_namespace, namespace_url
 from foqs.console.command_lines import command, option
 from foqs.console.sparks import spark_of
 from foqs.console.topic_filter import QUICK_FILTERS, TopicFilter, parsed_filter
 from foqs.console.topic_index import DEFAULT_ORDER, ORDERS, ROWS_PER_PAGE, TopicIndex, TopicPageFound
-from foqs.console.topic_row import LOOKS, TopicRow
+from foqs.console.topic_row import TONES, TopicRow
 from foqs.model.errors import FoqsError
 from foqs.model.topic_rates import TopicRates
 
@@ -34,7 +34,7 @@ COLUMNS: Final = (
 _ASCENDING_FIRST: Final = ("name",)
 
 
-async def topics_page(asked: Asked) -> Page:
+async def topics_page(asked: Asked) -> ConsolePage:
     """Make the page. Its order is that of the last round of the poller, and its rates are asked for now."""
     namespace = checked_namespace(asked)
     index = asked.poller.indexes.get(namespace, _EMPTY)
@@ -63,7 +63,7 @@ async def topics_page(asked: Asked) -> Page:
         "last": min(first + ROWS_PER_PAGE, found.topics_count),
         "cli": command("foqs", "topics", namespace, *option("--prefix", chosen.prefix)),
     }
-    return Page("topics.html", f"Topics of {namespace}", "topics", values, _document(found, rows, index))
+    return ConsolePage("topics.html", f"Topics of {namespace}", "topics", values, _document(found, rows, index))
 
 
 def _first_of(text: str) -> int:
@@ -91,7 +91,7 @@ def _cells(row: TopicRow, rates: TopicRates | None, now_ms: int) -> dict[str, An
         "name": row.name,
         "group": row.group,
         "label": row.label,
-        "look": LOOKS[row.movement],
+        "look": TONES[row.movement],
         "why": row.why(now_ms),
         "ready": row.ready,
         "delayed": row.delayed,

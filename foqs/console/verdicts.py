@@ -7,7 +7,7 @@ from typing import Any, Final
 from foqs.console.texts import age
 from foqs.model.reasons import Explanation, Reason, ReasonCode, Verdict
 
-_LOOKS: Final = {
+_TONES: Final = {
     Verdict.MOVING: "ok",
     Verdict.EMPTY: "ok",
     Verdict.SLOW: "warn",
@@ -26,7 +26,7 @@ def shown_verdict(explanation: Explanation | str, now_ms: int) -> dict[str, Any]
     remedies = dict.fromkeys(one.remedy for one in explanation.reasons if one.remedy)
     known = explanation.verdict in Verdict._value2member_map_
     return {
-        "look": _LOOKS[Verdict(explanation.verdict)] if known else "warn",
+        "look": _TONES[Verdict(explanation.verdict)] if known else "warn",
         "summary": explanation.summary,
         "reasons": [_shown_reason(one, now_ms) for one in explanation.reasons],
         "remedies": list(remedies)[:REMEDIES_MAX],

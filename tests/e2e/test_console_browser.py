@@ -105,7 +105,8 @@ def _axe(page: Page) -> list[str]:
 
 
 _WIDE = """() => [...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1
-  && !e.closest('.scroll, .cli, .tabs, .side')).map(e => e.tagName + '.' + e.className + ': ' + e.textContent.slice(0, 60)).slice(0, 5)"""
+  && !e.closest('.scroll, .cli, .tabs, .side'))
+  .map(e => e.tagName + '.' + e.className + ': ' + e.textContent.slice(0, 60)).slice(0, 5)"""
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

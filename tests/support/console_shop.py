@@ -20,6 +20,7 @@ HOSTILE: Final = (
 )
 """Names that callers can give to topics, and that pages must show as text."""
 _STEP_MS: Final = 10_000
+ReasonOf = Callable[[object], str]
 _REASONS: Final = (
     ("CardDeclined: insufficient_funds (capture.py:88)", 11),
     ("HTTPError: 503 from psp.example/charge (client.py:41)", 5),
@@ -77,9 +78,7 @@ def put(client: Client, topic: str, count: int, *, priority: int = 0) -> None:
         client.enqueue(SHOP, topic, payload.encode(), priority=priority)
 
 
-def work(
-    client: Client, topic: str, count: int, consumer: str, reason_of: Callable[[object], str] | None = None
-) -> None:
+def work(client: Client, topic: str, count: int, consumer: str, reason_of: ReasonOf | None = None) -> None:
     """Take this many items and settle them: fail each with a reason if one is given."""
     items = client.dequeue(SHOP, topic, count, consumer=consumer)
     if not items:
@@ -95,7 +94,7 @@ def work(
 
 
 def add_hostile_topics(queue: MemoryQueue) -> None:
-    """Store one dead and one ready item in topics with hostile names, with payloads and reasons that are hostile too."""
+    """Store a dead and a ready item in topics with hostile names, with hostile payloads and reasons."""
     client = queue.client()
     for name in HOSTILE:
         client.enqueue(SHOP, name, b"<script>alert(1)</script>\x1b[31m \xe2\x80\xae", metadata=b"<b>\x00\xff")

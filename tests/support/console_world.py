@@ -94,8 +94,8 @@ class ConsoleWorld:
         """Let the poller look at all now."""
         portal = self.http.portal
         assert portal is not None, "it was entered"
-        portal.call(self.console.poller.look_at_cluster)
-        portal.call(self.console.poller.look_at_topics)
+        portal.call(self.console.poller.poll_cluster)
+        portal.call(self.console.poller.poll_topics)
 
     def page(self, path: str, status: int = 200, **headers: str) -> str:
         """Return the text of a page after a look of the poller."""

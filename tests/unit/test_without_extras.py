@@ -134,6 +134,7 @@ def test_what_a_module_imports_is_installed_by_its_extra() -> None:
     allowed = {
         "client": _packages_of(),
         "cli": _packages_of("cli", "host"),
+        "console": _packages_of("console"),
         "cluster": _packages_of("host") | {"kazoo"},  # The membership by ZooKeeper has it, and its extra.
         "testing": _packages_of("testing") | {"pytest"},  # Who uses the fixture has that.
         "spark": _packages_of("spark") | {"pyspark", "py4j", "pyarrow"},  # Not every developer has them.

@@ -11,14 +11,14 @@ from starlette.responses import Response
 
 from foqs.console.console_settings import ConsoleSettings
 from foqs.console.reach import Reach
-from foqs.console.sessions import SESSION_MS_MAX, Session, Sessions
+from foqs.console.sessions import SESSION_MS_MAX, BrowserSession, Sessions
 from foqs.console.viewers import signed_in
 from foqs.model.errors import PermissionDeniedError, shown
 
 TOKEN_CHARS_MAX: Final = 200
 
 
-class Entrance:
+class ConsoleEntrance:
     """Finds the session of each request, and begins sessions."""
 
     def __init__(self, settings: ConsoleSettings, reach: Reach, monotonic_ms: Callable[[], int], port: int) -> None:
@@ -30,7 +30,7 @@ class Entrance:
         # Cookies are of a host and not of a port, so that consoles on one machine need names of their own.
         self.cookie_name = "__Host-foqs_console" if settings.is_behind_tls else f"foqs_console_{port}"
 
-    async def session_of(self, request: Request) -> Session | None:
+    async def session_of(self, request: Request) -> BrowserSession | None:
         """Return the session of a request, or None for a browser that is not signed in.
 
         A user whom a proxy names has no cookie. Raises PermissionDeniedError for one that the configuration does not
@@ -43,7 +43,7 @@ class Entrance:
         cookie = request.cookies.get(self.cookie_name, "")
         return await self.sessions.by_cookie(cookie) if cookie else None
 
-    async def enter_by_url(self, token: str) -> Session | None:
+    async def enter_by_url(self, token: str) -> BrowserSession | None:
         """Sign a browser in as the console itself; None if the URL was used, or was never given out."""
         if not self._settings.signs_in_by_url or not self.sessions.use_entry_token(token[:TOKEN_CHARS_MAX]):
             return None
@@ -51,12 +51,12 @@ class Entrance:
             await signed_in(self._reach.own(), self._monotonic_ms), "the URL of the console"
         )
 
-    async def enter_by_token(self, token: str) -> Session:
+    async def enter_by_token(self, token: str) -> BrowserSession:
         """Sign a browser in with a token of the port. Raises FoqsErrors for one that the hosts refuse."""
         clients = self._reach.by_token(token.strip()[:TOKEN_CHARS_MAX])
         return await self.sessions.begin(await signed_in(clients, self._monotonic_ms), "a token")
 
-    def remember(self, response: Response, session: Session) -> None:
+    def remember(self, response: Response, session: BrowserSession) -> None:
         """Give the browser the cookie of its session."""
         response.set_cookie(
             self.cookie_name,
@@ -80,7 +80,7 @@ class Entrance:
             return False
         return any(address in network for network in self._networks)
 
-    async def _of_user(self, named: list[str]) -> Session:
+    async def _of_user(self, named: list[str]) -> BrowserSession:
         user = self._settings.users.get(named[0]) if len(named) == 1 else None
         if user is None:
             raise PermissionDeniedError(
