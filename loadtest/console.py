@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -72,7 +72,9 @@ def main(topics_count: int, json_file: Path | None) -> None:
     for name, found in pages.items():
         table.add_row(name, f"{late(found):.0f}", f"{late(parts[name]):.0f}")
     report.print(table)
-    report.print(f"memory {memory:.0f} MiB; first round after {waited_s:.0f} s; {polled_core:.1%} of a core of the host")
+    report.print(
+        f"memory {memory:.0f} MiB; first round after {waited_s:.0f} s; {polled_core:.1%} of a core of the host"
+    )
     result = {
         "topics": topics_count,
         "page_ms": {name: round(late(found)) for name, found in pages.items()},
@@ -117,25 +119,28 @@ def fill(address: str, topics_count: int) -> None:
 
 
 class Visit:
-    """A browser of the console, with one connection."""
+    """A browser of the console, with a connection for each request."""
 
     def __init__(self, url: str) -> None:
         found = urlsplit(url)
-        self._connection = http.client.HTTPConnection(found.netloc, timeout=30)
-        self._connection.request("GET", f"{found.path}?{found.query}")
-        answer = self._connection.getresponse()
-        answer.read()
-        assert answer.status == 303, f"{answer.status} of {found.path}"
-        self._cookie = (answer.getheader("set-cookie") or "").partition(";")[0]
+        self._netloc = found.netloc
+        self._cookie = ""
+        _, cookie = self._asked(f"{found.path}?{found.query}", 303, {})
+        self._cookie = cookie.partition(";")[0]
 
     def get(self, path: str, *, is_part: bool = False) -> str:
         """Return the text of a page, or of its live part."""
         headers = {"cookie": self._cookie, **({"hx-request": "true"} if is_part else {})}
-        self._connection.request("GET", path, headers=headers)
-        answer = self._connection.getresponse()
-        text = answer.read().decode()
-        assert answer.status == 200, f"{answer.status} of {path}: {text[:500]}"
-        return text
+        return self._asked(path, 200, headers)[0]
+
+    def _asked(self, path: str, status: int, headers: dict[str, str]) -> tuple[str, str]:
+        """Return the text of an answer, and the cookie that comes with it."""
+        with closing(http.client.HTTPConnection(self._netloc, timeout=30)) as connection:
+            connection.request("GET", path, headers=headers)
+            answer = connection.getresponse()
+            text = answer.read().decode()
+            assert answer.status == status, f"{answer.status} of {path}: {text[:500]}"
+            return text, answer.getheader("set-cookie") or ""
 
 
 @contextmanager

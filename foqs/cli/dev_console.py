@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -32,7 +33,10 @@ class DevConsole:
         """Start it. It prints the URL that signs in by itself. `options` are those of a client of the queue."""
         listen = f"127.0.0.1:{self._port}"
         words = ["console", "--address", address, "--listen", listen, "--allow-actions", *options]
-        self._process = subprocess.Popen([sys.executable, "-m", "foqs", *words], stdin=subprocess.DEVNULL)
+        # It ends with this process, also if that is killed.
+        setpriv = shutil.which("setpriv")
+        bound = [setpriv, "--pdeathsig", "KILL"] if setpriv else []
+        self._process = subprocess.Popen([*bound, sys.executable, "-m", "foqs", *words], stdin=subprocess.DEVNULL)
 
     def __enter__(self) -> Self:
         return self

@@ -98,10 +98,11 @@ class Poller(Service):
         self._clients = self._reach.own()
         first = self._tasks.lend(self._first_round(), "console-first-round")
         await asyncio.wait([first], timeout=_FIRST_ROUND_S_MAX)
-        outages = [OutageLog(time.monotonic, f"console_{what}_failed") for what in ("cluster", "topics")]
+        cluster = OutageLog(time.monotonic, "console_cluster_failed", "console_cluster_back")
+        topics = OutageLog(time.monotonic, "console_topics_failed", "console_topics_back")
         pause, repeat = asyncio.sleep, self._tasks.repeat
-        repeat(lambda: pause(CLUSTER_EVERY_MS / 1_000), self.poll_cluster, "console-cluster", outages[0])
-        repeat(lambda: pause(TOPICS_EVERY_MS / 1_000), self.poll_topics, "console-topics", outages[1])
+        repeat(lambda: pause(CLUSTER_EVERY_MS / 1_000), self.poll_cluster, "console-cluster", cluster)
+        repeat(lambda: pause(TOPICS_EVERY_MS / 1_000), self.poll_topics, "console-topics", topics)
 
     async def _first_round(self) -> None:
         await self.poll_cluster()

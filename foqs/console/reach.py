@@ -52,8 +52,6 @@ class HostReach:
         }  # fmt: skip
         own = ("token", "token_file", "cert_file", "key_file")
         self._shared = {name: value for name, value in self._arguments.items() if name not in own}
-        if self._arguments.get("ca_file") or self._arguments.get("cert_file"):
-            self._shared["tls"] = True
 
     def own(self) -> ClientPair:
         return _pair(self._arguments)

@@ -18,7 +18,7 @@ RIGHTS_MS_MAX: Final = 2 * limits.SECOND_MS
 
 
 class Rights:
-    """The rights of a viewer, by which pages leave out everything that hosts would refuse. These check each call again."""
+    """The rights of a viewer, by which pages leave out all that hosts would refuse. Hosts check each call again."""
 
     __slots__ = ("_principal", "expires_at_ms")
 
