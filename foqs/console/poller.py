@@ -27,6 +27,8 @@ _REST_RATIO: Final = 19
 """The rest after a page, as a multiple of the wait for it: hosts work for a twentieth of the time at most."""
 _PAGE_S_MIN: Final = 0.0005
 """A row that took longer to come is the first one of a page that hosts were asked for."""
+_HOST_SHARE_MIN: Final = 0.2
+"""The least share of the wait for a page that counts as the work of hosts. The rest is the console's own reading."""
 _FIRST_ROUND_S_MAX: Final = 2.0
 """The longest time that the start waits for the first round."""
 T = TypeVar("T")
@@ -47,6 +49,8 @@ class Poller(Service):
         self._now_ms = now_ms
         self._rest = rest
         self._clients: ClientPair | None = None
+        self._one_round = asyncio.Lock()
+        """Held during a round: a second one at the same time would drop rows of the first, and cost as much again."""
         self.namespaces: dict[str, Namespace] = {}
         self.indexes: dict[str, TopicIndex] = {}
         self.hosts: list[ClusterHost] = []
@@ -74,20 +78,21 @@ class Poller(Service):
 
     async def poll_topics(self) -> None:
         """Ask for all topics of all namespaces, with their rates, and rest after each page."""
-        for name in list(self.namespaces):
-            with suppress(PermissionDeniedError, UnknownNamespaceError):
-                await self._round(name)
+        async with self._one_round:
+            for name, namespace in list(self.namespaces.items()):
+                with suppress(PermissionDeniedError, UnknownNamespaceError):
+                    await self._round(name, namespace)
 
-    async def _round(self, name: str) -> None:
+    async def _round(self, name: str, namespace: Namespace) -> None:
         assert self._clients is not None, "it was started"
         admin, queue = self._clients
         index = self.indexes.setdefault(name, TopicIndex())
-        began_at_ms, began_s, namespace = self._now_ms(), time.monotonic(), self.namespaces[name]
+        began_at_ms, began_s = self._now_ms(), time.monotonic()
         known = PoliciesKnown([one async for one in admin.list_topic_policies(name)])
         await self._rest(_REST_RATIO * (time.monotonic() - began_s))
         missing: dict[str, None] = {}
         rows = queue.topics(name, on_missing=lambda parts: missing.update(dict.fromkeys(parts)), with_rates=True)
-        async for stats, waited_s in _timed(rows):
+        async for stats, waited_s in timed(rows):
             if waited_s > _PAGE_S_MIN:
                 await self._rest(_REST_RATIO * waited_s)
             index.take(stats, known.policy_of(stats.topic, stats.group), namespace, began_at_ms)
@@ -121,9 +126,10 @@ async def _or_none(call: Awaitable[list[T]]) -> list[T]:
         return []
 
 
-async def _timed(rows: AsyncIterator[T]) -> AsyncIterator[tuple[T, float]]:
-    """Yield each row with the time that it took to come, in seconds."""
-    asked_s = time.perf_counter()
+async def timed(rows: AsyncIterator[T]) -> AsyncIterator[tuple[T, float]]:
+    """Yield each row with the time that hosts took for it, in seconds: the wait without the work of this process."""
+    asked_s, own_s = time.perf_counter(), time.process_time()
     async for row in rows:
-        yield row, time.perf_counter() - asked_s
-        asked_s = time.perf_counter()
+        waited_s = time.perf_counter() - asked_s
+        yield row, max(_HOST_SHARE_MIN * waited_s, waited_s - (time.process_time() - own_s))
+        asked_s, own_s = time.perf_counter(), time.process_time()
