@@ -35,7 +35,7 @@ MEMORY_MIB_MAX: Final = 150
 HOST_CORE_MAX: Final = 0.05
 _NAMESPACE: Final = "default"
 _ROUNDS: Final = 20
-_WATCHED_S: Final = 60
+_WATCHED_S: Final = 45
 """The time in which the cost of a host is taken, in seconds."""
 _FIRST_ROUND_S_MAX: Final = 600
 _BATCH: Final = 1_000

@@ -25,6 +25,8 @@ TOPICS_EVERY_MS: Final = 2 * limits.SECOND_MS
 """The least pause between two rounds over all topics."""
 _REST_RATIO: Final = 19
 """The rest after a page, as a multiple of the wait for it: hosts work for a twentieth of the time at most."""
+_REST_S_MAX: Final = 1.0
+"""The longest rest after a page, for the work of which hosts need less than 50 ms, also if they are busy with others."""
 _PAGE_S_MIN: Final = 0.0005
 """A row that took longer to come is the first one of a page that hosts were asked for."""
 _HOST_SHARE_MIN: Final = 0.2
@@ -89,12 +91,12 @@ class Poller(Service):
         index = self.indexes.setdefault(name, TopicIndex())
         began_at_ms, began_s = self._now_ms(), time.monotonic()
         known = PoliciesKnown([one async for one in admin.list_topic_policies(name)])
-        await self._rest(_REST_RATIO * (time.monotonic() - began_s))
+        await self._rest(min(_REST_S_MAX, _REST_RATIO * (time.monotonic() - began_s)))
         missing: dict[str, None] = {}
         rows = queue.topics(name, on_missing=lambda parts: missing.update(dict.fromkeys(parts)), with_rates=True)
         async for stats, waited_s in timed(rows):
             if waited_s > _PAGE_S_MIN:
-                await self._rest(_REST_RATIO * waited_s)
+                await self._rest(min(_REST_S_MAX, _REST_RATIO * waited_s))
             index.take(stats, known.policy_of(stats.topic, stats.group), namespace, began_at_ms)
         index.finish_round(began_at_ms, list(missing))
         index.took_s = time.monotonic() - began_s

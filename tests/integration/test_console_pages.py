@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from foqs.client.queue_items import NewItem
 from foqs.console.poller import Poller, timed
 from foqs.model.errors import UnavailableError
 from foqs.testing import MemoryQueue
@@ -42,8 +43,9 @@ def test_topics_have_their_counts_and_the_worst_comes_first(queue: MemoryQueue, 
 
 def test_two_rounds_over_the_topics_do_not_run_at_the_same_time(queue: MemoryQueue) -> None:
     """The first round can take minutes. The rows that it has taken stay while the next one waits for its end."""
-    for number in range(5):
-        queue.client().enqueue("shop", f"t{number}", b"x")
+    count = 1_500  # Two pages.
+    for first in range(0, count, 500):
+        queue.client().enqueue_many("shop", [NewItem(f"t{first + at}", b"x") for at in range(500)])
     rests: list[float] = []
 
     async def both() -> tuple[int, int]:
@@ -62,7 +64,7 @@ def test_two_rounds_over_the_topics_do_not_run_at_the_same_time(queue: MemoryQue
         await poller.stop()
         return index.round_number - before, len(index.rows)
 
-    assert asyncio.run(both()) == (2, 5)
+    assert asyncio.run(both()) == (2, count)
     assert rests, "it rests between two calls"
 
 
