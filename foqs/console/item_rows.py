@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from codecs import getincrementaldecoder
 from contextlib import suppress
 from typing import Any, Final
 
@@ -50,7 +51,9 @@ def contents(data: bytes) -> list[tuple[str, str, str]]:
     with suppress(ValueError, RecursionError):
         forms.append(("json", "JSON", escaped_text(json.dumps(json.loads(shown), indent=2, ensure_ascii=False))))
     with suppress(UnicodeDecodeError):
-        forms.append(("text", "Text", escaped_text(shown.decode())))
+        # A character that is cut at the end is left out; bytes that are none are an error.
+        text = getincrementaldecoder("utf-8")().decode(shown, final=len(data) <= SHOWN_BYTES_MAX)
+        forms.append(("text", "Text", escaped_text(text)))
     return [*forms, ("hex", "Hex", _hex(shown))]
 
 

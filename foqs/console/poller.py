@@ -26,7 +26,7 @@ TOPICS_EVERY_MS: Final = 2 * limits.SECOND_MS
 _REST_RATIO: Final = 19
 """The rest after a page, as a multiple of the wait for it: hosts work for a twentieth of the time at most."""
 _REST_S_MAX: Final = 1.0
-"""The longest rest after a page, for the work of which hosts need less than 50 ms, also if they are busy with others."""
+"""The longest rest after a page. Hosts need less than 50 ms for one, also if they are busy with others."""
 _PAGE_S_MIN: Final = 0.0005
 """A row that took longer to come is the first one of a page that hosts were asked for."""
 _HOST_SHARE_MIN: Final = 0.2

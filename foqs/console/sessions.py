@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ SESSIONS_MAX: Final = 1_000
 """Browsers that are signed in at the same time; the oldest is signed out for a further one."""
 PENDING_MAX: Final = 100
 """The actions of a session that were shown and not yet done; the oldest is dropped for a further one."""
+KEPT_MAX: Final = 10
 PENDING_MS_MAX: Final = 15 * limits.MINUTE_MS
 _TOKEN_BYTES: Final = 24
 
@@ -33,6 +34,20 @@ class BrowserSession:
     pending: dict[str, tuple[int, Any]] = field(default_factory=dict)
     message: str = ""
     """A text that the next page shows once."""
+    kept: dict[str, tuple[int, Any]] = field(default_factory=dict)
+    """Values that cost hosts much, by their keys, each with its time."""
+
+    async def recent(self, key: str, now_ms: int, age_ms_max: int, make: Callable[[], Awaitable[Any]]) -> Any:
+        """Return the value of a key, made anew if it is older than this."""
+        made_at_ms, value = self.kept.get(key, (now_ms - age_ms_max, None))
+        if now_ms - made_at_ms < age_ms_max:
+            return value
+        value = await make()
+        self.kept.pop(key, None)
+        while len(self.kept) >= KEPT_MAX:
+            del self.kept[next(iter(self.kept))]
+        self.kept[key] = (now_ms, value)
+        return value
 
     def offer(self, value: object, now_ms: int) -> str:
         """Return a token for `value` that is good for one use in this session."""

@@ -16,12 +16,15 @@ from foqs.console.verdicts import shown_verdict
 from foqs.model.calls import ItemState, StoredItem, TopicStats
 from foqs.model.errors import InvalidArgumentError
 from foqs.model.policy import TopicPolicy
+from foqs.model.topic_name import hidden
 from foqs.model.topic_rates import RatesPage, TopicRates
 
 ITEMS_PER_PAGE: Final = 25
 CONSUMERS_MAX: Final = 50
 _SAMPLED_MAX: Final = 2_000
 """The most dead letters that are grouped by their errors."""
+_SAMPLE_MS_MAX: Final = 30_000
+"""The age at which they are read again, in milliseconds."""
 TABS: Final = {
     "ready": ItemState.READY,
     "leased": ItemState.LEASED,
@@ -108,15 +111,10 @@ async def _items_of(asked: Asked, namespace: str, topic: str, group: str, tab: s
     if tab == "dead":
         page = await admin.list_dead_letters(namespace, topic, ITEMS_PER_PAGE, token, group=group or None)
         found, following = page.items, page.next_page_token
-        sample = admin.iterate_items(
-            namespace,
-            topics=topic,
-            states=[ItemState.DEAD],
-            with_payload=False,
-            with_metadata=False,
-            on_missing=_ignore,
+        key = f"errors of {namespace}/{hidden(topic, group)}"
+        groups = await asked.session.recent(
+            key, asked.now_ms, _SAMPLE_MS_MAX, lambda: _groups_of(asked, namespace, topic, group)
         )
-        groups = error_groups(*await first_rows(sample, _SAMPLED_MAX), group)
     elif tab == "ready":
         page = await admin.peek_items(namespace, topic, ITEMS_PER_PAGE, token, group=group or None)
         found = [one for one in page.items if one.state is ItemState.READY]
@@ -133,6 +131,14 @@ async def _items_of(asked: Asked, namespace: str, topic: str, group: str, tab: s
         "groups": groups,
         "is_cut": is_cut,
     }
+
+
+async def _groups_of(asked: Asked, namespace: str, topic: str, group: str) -> dict[str, Any]:
+    """Return the dead letters of a topic by their errors, of as many as can be read in time."""
+    rows = asked.session.viewer.admin.iterate_items(
+        namespace, topics=topic, states=[ItemState.DEAD], with_payload=False, with_metadata=False, on_missing=_ignore
+    )
+    return error_groups(*await first_rows(rows, _SAMPLED_MAX), group)
 
 
 def _document(values: dict[str, Any], explanation: object) -> dict[str, Any]:
