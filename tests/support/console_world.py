@@ -102,7 +102,7 @@ class ConsoleWorld:
         self.poll()
         answer = self.http.get(path, headers=headers)
         assert answer.status_code == status, f"{answer.status_code}: {answer.text[:2_000]}"
-        return answer.text
+        return str(answer.text)
 
     def post(self, path: str, data: Mapping[str, str], **headers: str) -> Any:
         return self.http.post(path, data=dict(data), headers={**SAME_SITE, **headers})
