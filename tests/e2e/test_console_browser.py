@@ -244,3 +244,19 @@ def test_pages_stay_alive_and_rest_while_somebody_reads(
     page.evaluate("getSelection().removeAllRanges()")
     expect(page.locator("#live")).to_contain_text("Live")
     visit.check()
+
+
+def test_a_link_on_another_site_leads_to_its_page(browser: Browser, site: tuple[str, Any]) -> None:
+    visit = Visit(browser, site)
+    link = f'<a href="{visit.base}/ns/{SHOP}/topic/{_TOPIC}?tab=dead">look</a>'
+    visit.page.route("http://chat.example/", lambda route: route.fulfill(content_type="text/html", body=link))
+    visit.page.goto("http://chat.example/")
+    visit.page.locator("a").click()
+    expect(visit.page.locator("h1")).to_have_text(_TOPIC)
+    assert visit.page.url.endswith("?tab=dead")
+    assert visit.problems == []
+    stranger = browser.new_context().new_page()
+    stranger.goto(f"{visit.base}/ns/{SHOP}/topics")
+    expect(stranger.locator("input[name=token]")).to_be_visible()
+    stranger.wait_for_load_state("networkidle")
+    expect(stranger.locator("input[name=token]")).to_be_visible()
