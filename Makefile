@@ -1,6 +1,6 @@
 # foqs: `make` lists what there is to make.
 .DEFAULT_GOAL := help
-.PHONY: help setup test-tools spark demo demo-spark test test-deep test-slow checks lint types imports unit test-mysql sim sim-clusters sim-serial sim-unique sim-in-flight sim-permits sim-gates sim-depths sim-aging sim-bulk power chaos chaos-order chaos-groups chaos-in-flight groups old-backlog keys in-flight caps caps-of-hosts overload starvation fairness bulk export redrives isolation any-host shares sick-shard take-over rolling rotation revocation reload dedup lease-ends long-life fuzz front-door connections bench bench-dedup bench-protected bench-spark spark-exact peers bench-peers scale compiled test-compiled image locks audit sbom clean
+.PHONY: help setup test-tools spark demo demo-spark test test-deep test-slow checks lint types imports unit test-mysql sim sim-clusters sim-serial sim-unique sim-in-flight sim-permits sim-gates sim-depths sim-aging sim-bulk power chaos chaos-order chaos-groups chaos-in-flight groups old-backlog keys in-flight caps caps-of-hosts overload starvation fairness bulk export redrives isolation any-host shares sick-shard take-over rolling rotation revocation reload dedup lease-ends long-life fuzz front-door connections bench bench-dedup bench-protected bench-spark spark-exact peers bench-peers scale compiled test-compiled image console-test locks audit sbom clean
 BIN := .venv/bin
 # What the tests found, for scripts/test_counts.py.
 RESULTS := build/tests
@@ -230,6 +230,11 @@ spark-exact: setup spark ## a million rows through a Spark cluster that meets ev
 
 image: setup ## the container image in build/image/foqs.tar, run once; needs root and the network, and no registry
 	@scripts/image.sh
+
+console-test: setup test-tools ## the console: pages in Chromium, its times and memory, and a host's cost, with TOPICS topics: make console-test TOPICS=N
+	@mkdir -p build/stress
+	$(BIN)/pytest -n 0 tests/e2e/test_console_browser.py
+	@$(BIN)/python -m loadtest.console --topics $${TOPICS:-100000} --json build/stress/console.json
 
 locks: setup ## requirements/*.lock anew, with the newest versions that pyproject.toml allows; then `make audit`
 	@scripts/audit-tools.sh

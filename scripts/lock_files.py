@@ -17,7 +17,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 EXTRAS: dict[str, tuple[str, ...]] = {
     "client": (),
-    "host": ("host", "zookeeper"),
+    "host": ("host", "zookeeper", "console"),
     "spark": ("spark",),
     "dev": ("dev", "loadtest", "testing"),
 }

@@ -1,7 +1,7 @@
 #!/bin/sh
 # What the tests with clients of other languages need: the Thrift compiler, C++ and Node with their Thrift libraries, Java, Go.
-# And a ZooKeeper, of which they start servers of their own; promtool and systemd-analyze, for deploy/; and, for root, what
-# parts hosts and loses their packets.
+# And a ZooKeeper, of which they start servers of their own; promtool and systemd-analyze, for deploy/; Chromium and axe, for
+# the console; and, for root, what parts hosts and loses their packets.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -20,6 +20,7 @@ command -v go >/dev/null || missing="$missing golang-go"
 [ -e /usr/share/java/zookeeper.jar ] || missing="$missing libzookeeper-java"
 command -v promtool >/dev/null || missing="$missing prometheus"
 command -v systemd-analyze >/dev/null || missing="$missing systemd"
+command -v chromium >/dev/null || missing="$missing chromium"
 if [ "$(id -u)" -eq 0 ]; then
     command -v ip >/dev/null || missing="$missing iproute2"
     command -v nft >/dev/null || missing="$missing nftables"
@@ -27,7 +28,7 @@ fi
 # shellcheck disable=SC2086 # a list of packages
 [ -z "$missing" ] || scripts/system-packages.sh "tests need tools" $missing
 
-if [ ! -d tests/e2e/node/node_modules/thrift ]; then
+if [ ! -d tests/e2e/node/node_modules/thrift ] || [ ! -d tests/e2e/node/node_modules/axe-core ]; then
     mkdir -p tests/e2e/node
-    npm install --silent --no-save --no-audit --no-fund --prefix tests/e2e/node 'thrift@^0.24.0'
+    npm install --silent --no-save --no-audit --no-fund --prefix tests/e2e/node 'thrift@^0.24.0' 'axe-core@4.14.1'
 fi

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from foqs.cli.dev_console import CONSOLE_PORT, DevConsole
 from foqs.cli.first_administrator import ADMINISTRATOR, make_administrator
 from foqs.cli.numbers import WholeNumber
 from foqs.cli.output import Exit, leave, note
@@ -82,6 +83,14 @@ _PORT = WholeNumber(0, 65_535)
     is_flag=True,
     help="TLS is required, by certificates of an authority in the data directory, and access is enforced.",
 )
+@click.option("--console", "has_console", is_flag=True, help="Serve the console beside the queue, with actions.")
+@click.option(
+    "--console-port",
+    type=WholeNumber(1, 65_535),
+    default=CONSOLE_PORT,
+    show_default=True,
+    help="Where browsers reach the console.",
+)
 @click.option("--metrics-port", type=_PORT, default=0, help="Serve metrics there; 0 serves none.")
 @click.option(
     "--log-level",
@@ -98,6 +107,8 @@ def dev(
     server_count: int | None,
     by_zookeeper: bool,
     is_protected: bool,
+    has_console: bool,
+    console_port: int,
     metrics_port: int,
     log_level: str,
 ) -> None:
@@ -124,7 +135,8 @@ def dev(
                 running.enter_context(zookeeper)
                 config = config.model_copy(update={"membership": zookeeper.url()})
             others = [_other(config, number, authority) for number in range(2, host_count + 1)]
-            say_ready = partial(_say_ready, servers, config, others)
+            console = running.enter_context(DevConsole(console_port)) if has_console else None
+            say_ready = partial(_say_ready, servers, config, others, console)
             run_until_signal(config, say_ready, others=others)
     except (LocalServerError, LocalZookeeperError, MigrationError, AlreadyExistsError) as error:
         note(f"error: {error}")
@@ -242,7 +254,9 @@ def _shard_ids(server: LocalServer) -> list[int]:
         return [int(name[1]) for name in names if name]
 
 
-def _say_ready(servers: list[LocalServer], config: HostConfig, others: list[HostConfig], port: int) -> None:
+def _say_ready(
+    servers: list[LocalServer], config: HostConfig, others: list[HostConfig], console: DevConsole | None, port: int
+) -> None:
     more = f", and on {', '.join(f'{_ADDRESS}:{one.port}' for one in others)}" if others else ""
     on_servers = f" on {len(servers)} servers" if len(servers) > 1 else ""
     membership = f"membership by {config.membership}, " if config.membership else ""
@@ -250,6 +264,10 @@ def _say_ready(servers: list[LocalServer], config: HostConfig, others: list[Host
         f"foqs is ready on {_ADDRESS}:{port}{more}: namespace {_NAMESPACE}, {len(config.shards)} shards{on_servers}, "
         f"{membership}data in {servers[0].data_dir}. Ctrl-C stops it.",
     )
+    options: list[str] = []
     if config.tls == "required":
         token_file = servers[0].data_dir / _TOKEN_FILE
+        options = ["--ca-file", config.tls_ca_file, "--token-file", str(token_file)]
         click.echo(f"It requires TLS and a token: --ca-file {config.tls_ca_file} --token-file {token_file}")
+    if console is not None:
+        console.start(f"{_ADDRESS}:{port}", options)

@@ -70,6 +70,7 @@ _COMMANDS = {
     "peers": _Place(
         "peers_commands", "peers", "Show the secret by which hosts know each other, and replace it.", "host"
     ),
+    "console": _Place("console", "console", "Serve web pages on the queue, for people, until Ctrl-C.", "console"),
     "audit": _Place("audit_commands", "audit", "Show the record of changes and of reads of payloads."),
     "spark": _Place("spark", "spark", "Jobs on Spark, and the records of jobs.", "spark"),
 }

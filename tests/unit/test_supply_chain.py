@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 import warnings
+import zipfile
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -238,3 +239,8 @@ def test_two_builds_of_the_pure_wheel_are_the_same_to_the_byte(tmp_path: Path) -
         sums.append(hashlib.sha256(wheel.read_bytes()).hexdigest())
     assert sums[0] == sums[1]
     assert digest(wheel) == f"sha256:{sums[1]}"
+    with zipfile.ZipFile(wheel) as built:
+        names = set(built.namelist())
+    of_console = [path for path in (ROOT / "foqs/console").rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    assert {path.suffix for path in of_console} >= {".html", ".css", ".js", ".svg", ".toml"}
+    assert [path.name for path in of_console if path.relative_to(ROOT).as_posix() not in names] == []

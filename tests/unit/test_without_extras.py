@@ -113,6 +113,14 @@ def test_a_command_of_a_host_says_what_to_install(name: str) -> None:
     assert re.fullmatch(rf"error: foqs {name} needs \w+: pip install 'foqs\[host\]'\n", done.stderr)
 
 
+def test_the_console_says_what_to_install() -> None:
+    done = _run(
+        "from foqs.__main__ import main; main()", "console", without=_packages_of("console") - _packages_of("cli")
+    )
+    assert done.returncode == 2, done.stderr
+    assert re.fullmatch(r"error: foqs console needs \w+: pip install 'foqs\[console\]'\n", done.stderr)
+
+
 @pytest.mark.parametrize(
     "name", ["enqueue", "dequeue", "ack", "nack", "topics", "namespace", "item", "dead-letter", "host-status"]
 )
@@ -134,6 +142,7 @@ def test_what_a_module_imports_is_installed_by_its_extra() -> None:
     allowed = {
         "client": _packages_of(),
         "cli": _packages_of("cli", "host"),
+        "console": _packages_of("console"),
         "cluster": _packages_of("host") | {"kazoo"},  # The membership by ZooKeeper has it, and its extra.
         "testing": _packages_of("testing") | {"pytest"},  # Who uses the fixture has that.
         "spark": _packages_of("spark") | {"pyspark", "py4j", "pyarrow"},  # Not every developer has them.
