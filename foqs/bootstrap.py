@@ -142,7 +142,7 @@ class Host(Service):
         self._owner_word = OwnerWord(self._shards, self._membership, parts.monotonic_s)
         self._namespace_calls = NamespaceCalls(self._namespaces, self._censuses, self._slots, parts.wall_ms)
         self._slot_moves = self._make_slot_moves()
-        self._distant = DistantHolders(self._namespaces, self._shards, self._waiting, self._factory.slot_source)
+        self._distant = DistantHolders(self._namespaces, self._shards, self._waiting, self._factory.source)
         self._lane, slices, pages = BulkLane(self._loop), Slices(self._loop), PageBudget()
         self._consumers, self._ages = Consumers(self._loop.time), Ages(self._shards, self._loop.time)
         on_events, gates = self._dispatcher.on_events, self._slot_moves.gates
@@ -224,10 +224,7 @@ class Host(Service):
         await shard.start()
 
     async def lose_shard(self, shard_id: int) -> None:
-        """Hand a shard over while the host runs. All accepted work is written before the shard is released.
-
-        Undelivered items become ready again. Leases stay valid, because the next owner honours them.
-        """
+        """Hand a shard over while the host runs, once all accepted work is written; its leases stay valid."""
         await self._bulk_walker.leave(shard_id)
         await let_go(self._shards.by_id[shard_id], self._dispatcher)
         self._shards.remove(shard_id)
@@ -412,8 +409,8 @@ class Host(Service):
         return "" if port is None else peer_advertised_of(self._config, port)
 
     def _make_slot_moves(self) -> SlotMover:
-        source = self._factory.slot_source
-        return SlotMover(self._namespaces, self._censuses, self._shards, self._slots, self._waiting, source)
+        namespaces, source = self._namespaces, self._factory.source
+        return SlotMover(namespaces, self._censuses, self._shards, self._slots, self._waiting, source)
 
     def _make_group_purge(self) -> GroupPurge:
         calls = GroupCalls(self._namespaces, self._namespace_calls)

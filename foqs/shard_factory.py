@@ -87,7 +87,7 @@ class ShardFactory:
         """The URL of a shard: the configured one, or else its place with the user of all shards."""
         return self._config.url_of_shard(shard_id, place, is_relocated=shard_id in self.relocated)
 
-    def slot_source(self, shard_id: int, place: str, served_on: str) -> Source:
+    def source(self, shard_id: int, place: str, served_on: str) -> Source:
         """The source of the dedup ids of a shard that another host, or none, serves."""
         return self._parts.slot_source(shard_id, self.url_of(shard_id, place), served_on)
 

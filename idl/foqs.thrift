@@ -255,6 +255,8 @@ enum ReasonCode {
   UNSERVED = 24,
   /** A shard is on its way to another host. */
   LEAVING = 25,
+  /** An operator has parked a shard, so it was not asked. It may have ready items. */
+  PARKED = 26,
   /** Hosts name different owners of a shard. */
   MAP_DIFFERS = 27,
   /** A host was not asked: it does not answer. It may have ready items. */

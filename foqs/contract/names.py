@@ -174,7 +174,7 @@ FIELDS: Mapping[str, Mapping[str, Checked]] = {
     # Shards and hosts.
     "ListShardsRequest": _fields(),
     "AddShardRequest": _fields(CLUSTER="shard_id place tier"),
-    "UpdateShardRequest": _fields(CLUSTER="shard_id pinned_to tier", CONTENT="state last"),
+    "UpdateShardRequest": _fields(CLUSTER="shard_id place pinned_to tier", CONTENT="allow_older state last"),
     "RemoveShardRequest": _fields(CLUSTER="shard_id"),
     "UngateSlotRequest": _fields(CLUSTER="slot", CONTENT="force"),
     "ListHostsRequest": _fields(),

@@ -18,7 +18,8 @@ REASONS_OF_KIND_MAX = 3
 _STOPPED = frozenset(
     {
         ReasonCode.DEAD, ReasonCode.TOPIC_PAUSED, ReasonCode.NAMESPACE_PAUSED, ReasonCode.NO_CONSUMERS,
-        ReasonCode.HELD_BY_DEAD, ReasonCode.SHARD_SICK, ReasonCode.UNSERVED, ReasonCode.NO_GROUP,
+        ReasonCode.HELD_BY_DEAD, ReasonCode.SHARD_SICK, ReasonCode.UNSERVED, ReasonCode.PARKED,
+        ReasonCode.NO_GROUP,
     }
 )  # fmt: skip
 _MOVING = frozenset(
@@ -254,6 +255,10 @@ def _sick(shard: ShardFact) -> Reason:
 
 
 def _unserved(shard: ShardFact) -> Reason:
+    if shard.state == "parked":
+        text = f"shard {shard.shard_id} is parked by an operator, and was not asked"
+        remedy = f"foqs shard unpark {shard.shard_id}"
+        return Reason(ReasonCode.PARKED, text, shard_id=shard.shard_id, remedy=remedy)
     text = f"shard {shard.shard_id} is served by no host and was not asked{say.why(shard.detail)}"
     return Reason(ReasonCode.UNSERVED, text, host=shard.host, shard_id=shard.shard_id, remedy="foqs shard list")
 

@@ -41,6 +41,7 @@ class ReasonCode(IntEnum):
     SHARD_SICK = 23
     UNSERVED = 24
     LEAVING = 25
+    PARKED = 26
     MAP_DIFFERS = 27
     HOST_SILENT = 28
     OTHER_HOST_LATE = 29
@@ -79,6 +80,7 @@ NOT_ASKED = frozenset(
         ReasonCode.SHARD_SICK,
         ReasonCode.UNSERVED,
         ReasonCode.LEAVING,
+        ReasonCode.PARKED,
         ReasonCode.HOST_SILENT,
         ReasonCode.NOT_LOOKED_AT,
         ReasonCode.COUNTING,

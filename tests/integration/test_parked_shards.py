@@ -20,6 +20,7 @@ from foqs.model import limits
 from foqs.model.calls import ClusterShard
 from foqs.model.cluster import ShardHealth, ShardUse
 from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError
+from foqs.model.reasons import ReasonCode, Verdict
 from foqs.shard import mysql_server
 from foqs.storage.schema.migrations import SchemaKind, apply
 from foqs.storage.sessions.places import place_of
@@ -137,6 +138,13 @@ async def test_the_others_serve_while_a_shard_is_parked_and_its_items_are_there_
         added = await put(host, 10)
         assert {shard_of(one) for one in added} == {0}
         assert set(await consume(host, len(on(0, ids)) + 10)) == on(0, ids) | added
+        for asked in (host, other):
+            explained = await asked.admin.explain("jobs", item_id=min(on(1, ids)))
+            reason = explained.reasons[0]
+            assert (explained.verdict, reason.code, reason.remedy) == (
+                Verdict.STOPPED, ReasonCode.PARKED, "foqs shard unpark 1"
+            )  # fmt: skip
+            assert ReasonCode.PARKED in [one.code for one in (await asked.admin.explain("jobs", "t")).reasons]
         assert (await shard(host, 1)).detail == "it is parked: see foqs shard unpark 1"
         await unpark(other)
         assert set(await consume(other, len(on(1, ids)))) == on(1, ids)

@@ -198,7 +198,9 @@ async def reasons_of(
     local = SimpleNamespace(facts=Facts, of_topic=lambda namespace, name: TopicFacts(name), host_facts=nothing)
     rows = {name: HostRow(f"{name}#1", f"{name}:1", 0, 1) for name in ["me", *answers]}
     owners = SimpleNamespace(
-        owners={at: ShardOwner(at, 1, "gone#1", "") for at in owned}, living={row.id: row for row in rows.values()}
+        parked=(),
+        owners={at: ShardOwner(at, 1, "gone#1", "") for at in owned},
+        living={row.id: row for row in rows.values()},
     )
     peers = SimpleNamespace(get=lambda host_id, _: Peer(answers[host_id.partition("#")[0]]))
     explaining = Explaining("me#1", cast(Any, local), cast(Any, owners), cast(Any, peers), lambda: 0.0)

@@ -313,9 +313,9 @@ class Explaining:
         owner_of = {at.shard_id: at.host_id for at in self._owners.owners.values()}
         unserved = {**dict.fromkeys(owner_of, ""), **lost}
         facts.unserved = [
-            ShardFact(shard_id, "", detail)
+            ShardFact(shard_id, "", detail, "parked" if shard_id in self._owners.parked else "")
             for shard_id, detail in sorted(unserved.items())
-            if shard_id not in served and owner_of.get(shard_id) not in silent
+            if shard_id not in served and (owner_of.get(shard_id) not in silent or shard_id in self._owners.parked)
         ]
         facts.is_item_shard_asked = facts.item_shard_id in served
 
