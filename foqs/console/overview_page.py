@@ -10,12 +10,12 @@ from typing import Any, Final
 from foqs.console.asked import Asked, ConsolePage
 from foqs.console.asking import part
 from foqs.console.charts import Chart, rate_charts
+from foqs.console.cluster_page import ill_shards
 from foqs.console.command_lines import command
 from foqs.console.sparks import spark_of
 from foqs.console.topic_index import TopicIndex
 from foqs.console.topic_row import TONES, TopicRow
 from foqs.console.verdicts import shown_verdict
-from foqs.model.cluster import ShardHealth
 from foqs.model.namespace import Namespace
 from foqs.model.topic_rates import RatesPage
 
@@ -34,7 +34,7 @@ async def overview_page(asked: Asked) -> ConsolePage:
     shown = sorted(names, key=lambda name: (-sums[name]["ready"], name))[:NAMESPACES_MAX]
     needs, rates = await asyncio.gather(_needs(asked, names), _rates(asked, shown[:RATED_MAX]))
     rows = [_row(asked, name, sums[name], rates.get(name), asked.poller.namespaces[name]) for name in shown]
-    sick = [one for one in asked.poller.shards if one.health in (ShardHealth.SICK, ShardHealth.UNSERVED)]
+    sick = ill_shards(asked.poller.shards)
     values: dict[str, Any] = {
         "needs": needs,
         "sick": sick if asked.rights.watches else [],

@@ -9,6 +9,7 @@ import pytest
 
 from foqs.client.queue_items import NewItem
 from foqs.console.poller import Poller, timed
+from foqs.model.cluster import ShardUse
 from foqs.model.errors import UnavailableError
 from foqs.testing import MemoryQueue
 from tests.support.console_world import ConsoleWorld, MemoryReach
@@ -149,3 +150,14 @@ def test_a_page_of_a_topic_explains_it_with_commands_that_help(queue: MemoryQueu
     assert "TOPIC_PAUSED" in text
     assert "it rains" in text
     assert "foqs topic resume" in text
+
+
+def test_a_parked_shard_needs_nobody() -> None:
+    with MemoryQueue(["shop"], shard_count=2) as queue, ConsoleWorld(queue) as world:
+        queue.admin().update_shard(1, state=ShardUse.PARKED)
+        queue.clock.advance(5_000)
+        world.poll()
+        assert "unserved" not in world.page("/overview")
+        text = world.page("/cluster")
+        assert "parked" in text
+        assert "not well" not in text
