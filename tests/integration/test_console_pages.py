@@ -157,7 +157,7 @@ def test_a_parked_shard_needs_nobody() -> None:
         queue.admin().update_shard(1, state=ShardUse.PARKED)
         queue.clock.advance(5_000)
         world.poll()
-        assert "unserved" not in world.page("/overview")
+        assert "unserved" not in world.page("/")
         text = world.page("/cluster")
         assert "parked" in text
         assert "not well" not in text
