@@ -46,7 +46,9 @@ def console(
     users: Path | None,
     hide_payloads: bool,
 ) -> None:
-    """Serve web pages on the queue until Ctrl-C: overview, topics, items, consumers, jobs, cluster and audit.
+    """Serve web pages on the queue, for people, until Ctrl-C.
+
+    They are an overview, topics, items, consumers, jobs, the cluster and the audit.
 
     It prints a URL that signs one browser in with the console's own rights, which are those of the options below. It
     changes nothing without --allow-actions. Elsewhere than on loopback it listens only if people have to sign in.

@@ -63,14 +63,19 @@ _COMMANDS = {
     "dedup": _Place("dedup_commands", "dedup", "Make dedup ids free before their time."),
     "host-status": _Place("host_status", "host_status", "Show the host that answers, and the shards it serves."),
     "hosts": _Place("hosts", "hosts", "List the hosts that live, or check that they serve every shard."),
-    "shard": _Place("shard_commands", "shard", "List, add, drain, move and remove the shards of the cluster."),
+    "shard": _Place("shard_commands", "shard", "List, add, drain, move, park, relocate and remove shards."),
     "access": _Place("access_commands", "access", "Say who can call: principals, grants, tokens and certificates."),
     "context": _Place("context_commands", "context", "List, show and choose contexts, by which commands find hosts."),
     "whoami": _Place("whoami", "whoami", "Show the principal that the host takes the caller for, and its grants."),
     "peers": _Place(
         "peers_commands", "peers", "Show the secret by which hosts know each other, and replace it.", "host"
     ),
-    "console": _Place("console", "console", "Serve web pages on the queue, for people, until Ctrl-C.", "console"),
+    "console": _Place(
+        "console",
+        "console",
+        "Serve web pages on the queue, for people, until Ctrl-C.",
+        "console",
+    ),
     "audit": _Place("audit_commands", "audit", "Show the record of changes and of reads of payloads."),
     "spark": _Place("spark", "spark", "Jobs on Spark, and the records of jobs.", "spark"),
 }

@@ -31,7 +31,7 @@ _SHARD_ID = WholeNumber(0, limits.SHARD_ID_MAX)
 
 @click.group()
 def shard() -> None:
-    """List, add, drain, move, park, relocate and remove the shards of the cluster."""
+    """List, add, drain, move, park, relocate and remove shards."""
 
 
 @shard.command("list")

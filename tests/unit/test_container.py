@@ -113,9 +113,9 @@ def test_the_container_file_agrees_with_kubernetes() -> None:
 
 
 def test_the_image_installs_what_the_lock_of_hosts_has() -> None:
-    assert "'foqs[zookeeper]'" in _CONTAINERFILE
+    assert "'foqs[zookeeper,console]'" in _CONTAINERFILE
     assert "--no-index" in _CONTAINERFILE
-    assert EXTRAS["host"] == ("host", "zookeeper"), "zookeeper has the extra host in it"
+    assert EXTRAS["host"] == ("host", "zookeeper", "console"), "zookeeper has the extra host in it"
     script = (ROOT / "scripts/image.sh").read_text()
     assert "--require-hashes" in script
     assert "requirements/host.lock" in script

@@ -17,6 +17,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from foqs.background.service import Service, ServiceState
+from foqs.console.poller import Poller
+from foqs.console.reach import HostReach
 from foqs.dev.local_authority import LocalAuthority
 from foqs.host.event_log.log_service import EventLog, EventLogOptions, EventLogSource
 from foqs.transport.operator_port import OperatorPort
@@ -118,7 +120,12 @@ def _certificates(directory: Path) -> Service:
     return Certificates(files, lambda: time.time_ns() // 1_000_000)
 
 
-@pytest.mark.parametrize("make", [_event_log, _operator_port, _server, _certificates])
+def _poller(_: Path) -> Service:
+    """No host answers it."""
+    return Poller(HostReach({"addresses": "127.0.0.1:1"}), lambda: 0)
+
+
+@pytest.mark.parametrize("make", [_event_log, _operator_port, _server, _certificates, _poller])
 async def test_a_service_with_threads_or_sockets_ends_at_any_turn_of_its_start(
     make: Callable[[Path], Service], tmp_path: Path
 ) -> None:
@@ -152,4 +159,4 @@ def test_no_service_is_left_out() -> None:
         _started(one)
         ended = {type(service) for service in one.watch.services}
         assert _end(one) == []
-    assert set(_subclasses(Service)) == ended | {Certificates, EventLog, OperatorPort, ThriftServer}
+    assert set(_subclasses(Service)) == ended | {Certificates, EventLog, OperatorPort, Poller, ThriftServer}

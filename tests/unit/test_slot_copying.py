@@ -97,7 +97,7 @@ class Receiver:
             await mover.stop()
 
     async def _on_meta(self, work: Callable[[Any], Any]) -> Any:
-        return work(SimpleNamespace(slots=SimpleNamespace(set_phase=self._set)))
+        return work(SimpleNamespace(slots=SimpleNamespace(set_phase=self._set), shards=SimpleNamespace(read_all=list)))
 
     def _read(self, meta: object) -> None:
         """The gates are there before the slots are given."""

@@ -24,7 +24,7 @@ from foqs.host.registry.namespaces import Namespaces
 from foqs.host.shards.shards import Shards, check_open
 from foqs.host.shards.waiting import Answer, Waiting
 from foqs.model import limits
-from foqs.model.cluster import ShardUse
+from foqs.model.cluster import ShardRow, ShardUse
 from foqs.model.errors import FoqsError, SlotsBusyError, UnavailableError
 from foqs.model.held import FREED, HeldId, Holder, NamespaceDigest
 from foqs.model.seen import slot_of_digest
@@ -287,7 +287,7 @@ class SlotMover:
         await self._copy(writer, shard, arrival, source)
         await self._copy_held(writer, shard, move, source)
         # Its database can be another one by now, if it was parked meanwhile.
-        await self._source_of(move.from_shard)
+        await self._require_open(move.from_shard)
         # The gates of the slots, behind which it waits from the first moment.
         await self._namespaces.run_in_lane(self._namespaces.read)
         await self._write(writer, partial(shard.slot_moves.arrived, table, frozenset(move.slots)))
@@ -356,12 +356,16 @@ class SlotMover:
         owned = self._shards.by_id.get(shard_id)
         if owned is not None:
             return self._source(shard_id, owned.place, owned.writer.served_on)
+        row = await self._require_open(shard_id)
+        return self._source(shard_id, row.place, row.server) if row is not None else self._source(shard_id, "", "")
+
+    async def _require_open(self, shard_id: int) -> ShardRow | None:
+        """Return the row of a shard, or None if it has none. Raises UnavailableError for a parked one."""
         rows = await self._namespaces.run_in_lane(lambda meta: meta.shards.read_all())
-        for row in rows:
-            if row.shard_id == shard_id:
-                check_open(row)
-        places = [(row.place, row.server) for row in rows if row.shard_id == shard_id]
-        return self._source(shard_id, *(places or [("", "")])[0])
+        row = next((row for row in rows if row.shard_id == shard_id), None)
+        if row is not None:
+            check_open(row)
+        return row
 
 
 def _read(source: Source, log: SeenName, first: int, move: SlotMove) -> tuple[MovedIds, int]:
