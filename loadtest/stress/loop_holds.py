@@ -150,9 +150,11 @@ def run(course: Course) -> Verdict:
         verdict.facts["open leases"] = leases
         for kind, work in _works(course, caller, server):
             ward.loop.take()
+            work_began_s = time.monotonic()
             work()
+            took_ms = (time.monotonic() - work_began_s) * 1_000
             held_ms, what = ward.loop.take()
-            verdict.rows.append({"of": kind, "longest hold ms": held_ms, "in": what})
+            verdict.rows.append({"of": kind, "longest hold ms": held_ms, "all calls ms": took_ms, "in": what})
             if kind not in _QUEUE_VERBS:
                 verdict.bounds.append(Bound(f"longest hold of the loop, {kind}, ms", held_ms, HOLD_MS_MAX))
     return verdict
@@ -168,16 +170,17 @@ def _fill(address: str, course: Course) -> None:
         for number in range(course.leases_count // _BATCH):
             topic = leased[number % len(leased)]
             client.enqueue_many(_NAMESPACE, [NewItem(topic, b"x" * 50)] * _BATCH)
-            _take(client, topic, _BATCH)
+            _take(client, topic, _BATCH, f"worker-{number}")
         client.enqueue_many(_NAMESPACE, [NewItem(_FULL, b"x" * 200)] * (2 * _PAGE))
         for _ in range(4):
             client.enqueue_many(_NAMESPACE, [NewItem(_LARGE, b"x" * _LARGE_BYTES)] * 100)
 
 
-def _take(client: Client, topic: str, count: int) -> list[Any]:
+def _take(client: Client, topic: str, count: int, consumer: str) -> list[Any]:
     taken: list[Any] = []
     while len(taken) < count:
-        taken += client.dequeue(_NAMESPACE, topic, count - len(taken), lease_ms=_LEASE_MS, wait_ms=10_000)
+        wanted = count - len(taken)
+        taken += client.dequeue(_NAMESPACE, topic, wanted, lease_ms=_LEASE_MS, wait_ms=10_000, consumer=consumer)
     return taken
 
 
@@ -214,6 +217,9 @@ def _works(course: Course, caller: _Caller, server: LocalServer) -> Iterator[tup
     yield times("getJob", lambda n: s.GetJobRequest(_NAMESPACE, f"job-{n}"))
     yield times("listJobs", lambda n: s.ListJobsRequest(_NAMESPACE, _PAGE))
     yield times("getRates", lambda n: s.GetRatesRequest(_NAMESPACE, None, "", 4, _PAGE))
+    yield times("listConsumers", lambda n: s.ListConsumersRequest(_NAMESPACE, "", "", _PAGE))
+    yield times("explain", lambda n: s.ExplainRequest(_NAMESPACE, topics[n]))
+    yield "explain, namespace", times("explain", lambda n: s.ExplainRequest(_NAMESPACE))[1]
     yield times("peekItems", lambda n: s.PeekItemsRequest(_NAMESPACE, _FULL, _PAGE))
     yield "peekItems, large", times("peekItems", lambda n: s.PeekItemsRequest(_NAMESPACE, _LARGE, _PAGE))[1]
     found = caller("peekItems", s.PeekItemsRequest(_NAMESPACE, _FULL, 1)).items
