@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from operator import eq
 from typing import Any
@@ -246,9 +246,11 @@ def shows_by_the_length_of_pages_how_many_there_are(
 @in_place_of(
     PlaceCheck, "_check_one", a_test("attack.test_scans:test_a_shard_that_is_added_tells_nothing_of_what_listens_where")
 )
-async def tells_why_a_database_did_not_open(self: PlaceCheck, shard_id: int, place: str) -> None:
+async def tells_why_a_database_did_not_open(
+    self: PlaceCheck, shard_id: int, place: str, check: Callable[[], None]
+) -> None:
     try:
-        self._open_database(shard_id, place)
+        self._open_database(check)
     except Exception as error:
         raise InvalidArgumentError(f"shard {shard_id} was not added: {error}") from None
 
