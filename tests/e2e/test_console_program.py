@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,13 +21,18 @@ from tests.support.waiting import until_true
 pytestmark = [pytest.mark.database, pytest.mark.deep]
 
 
-def entered(url: str) -> httpx.Client:
-    """Open the URL that the console has printed, and return the browser."""
+def browser_at(netloc: str) -> httpx.Client:
+    return httpx.Client(base_url=f"http://{netloc}", follow_redirects=True, timeout=30, trust_env=False)
+
+
+@contextmanager
+def entered(url: str) -> Iterator[httpx.Client]:
+    """Open the URL that the console has printed in a browser."""
     found = urlsplit(url)
-    browser = httpx.Client(base_url=f"http://{found.netloc}", follow_redirects=True, timeout=30, trust_env=False)
-    answer = browser.get(f"{found.path}?{found.query}")
-    assert answer.status_code == 200, answer.text[:1_000]
-    return browser
+    with browser_at(found.netloc) as browser:
+        answer = browser.get(f"{found.path}?{found.query}")
+        assert answer.status_code == 200, answer.text[:1_000]
+        yield browser
 
 
 def url_in(line: str) -> str:
@@ -45,31 +52,43 @@ def test_the_console_of_dev_shows_and_changes_a_protected_queue(tmp_path: Path) 
         trusted: dict[str, Any] = {"tls": True, "ca_file": ca_file, "token_file": str(data_dir / "admin.token")}
         with Client(address[1], **trusted) as client:
             client.enqueue("default", "letters", b"the first letter")
-        browser = entered(url_in(program.wait_for_line("foqs console:")))
-        until_true(lambda: "letters" in browser.get("/ns/default/topics").text, "the topic is on its page")
-        dialog = browser.get("/ns/default/act/pause?topic=letters").text
-        token = re.search(r'name="token" value="([^"]+)"', dialog)
-        assert token, dialog
-        data = {"token": token[1], "ns": "default", "what": "--dequeue", "reason": "rain"}
-        origin = {"origin": f"http://127.0.0.1:{port}"}
-        assert browser.post("/act", data=data, headers=origin).status_code == 200
-        with AdminClient(address[1], **trusted) as admin:
-            assert admin.get_topic_policy("default", "letters").reason == "rain"
-            admin.create_principal("ana", [AccessGrant("other", ["viewer"])])
-            anas = admin.create_token("ana").token
-        stranger = httpx.Client(base_url=f"http://127.0.0.1:{port}", follow_redirects=True, trust_env=False)
-        wrong = anas[:-1] + ("A" if anas[-1] != "A" else "B")
-        assert stranger.post("/sign-in", data={"token": wrong, "to": "/"}, headers=origin).status_code == 403
-        text = stranger.post("/sign-in", data={"token": anas, "to": "/"}, headers=origin).text
+        with entered(url_in(program.wait_for_line("foqs console:"))) as browser:
+            _pause_letters(browser, port)
+            with AdminClient(address[1], **trusted) as admin:
+                assert admin.get_topic_policy("default", "letters").reason == "rain"
+                admin.create_principal("ana", [AccessGrant("other", ["viewer"])])
+                anas = admin.create_token("ana").token
+            _sign_in(anas, port)
+            program.signal(signal.SIGTERM)
+            assert program.wait() == 0, program.output
+            with pytest.raises(httpx.ConnectError):
+                browser.get("/")
+    finally:
+        program.close()
+
+
+def _origin(port: int) -> dict[str, str]:
+    return {"origin": f"http://127.0.0.1:{port}"}
+
+
+def _pause_letters(browser: httpx.Client, port: int) -> None:
+    until_true(lambda: "letters" in browser.get("/ns/default/topics").text)
+    dialog = browser.get("/ns/default/act/pause?topic=letters").text
+    token = re.search(r'name="token" value="([^"]+)"', dialog)
+    assert token, dialog
+    data = {"token": token[1], "ns": "default", "what": "--dequeue", "reason": "rain"}
+    assert browser.post("/act", data=data, headers=_origin(port)).status_code == 200
+
+
+def _sign_in(token: str, port: int) -> None:
+    """Nothing is shown to a stranger, and only what she can observe to somebody with a token."""
+    wrong = token[:-1] + ("A" if token[-1] != "A" else "B")
+    with browser_at(f"127.0.0.1:{port}") as stranger:
+        assert stranger.post("/sign-in", data={"token": wrong, "to": "/"}, headers=_origin(port)).status_code == 403
+        text = stranger.post("/sign-in", data={"token": token, "to": "/"}, headers=_origin(port)).text
         assert "ana" in text
         assert "/ns/default" not in stranger.get("/").text
         assert stranger.get("/ns/default/topics").status_code == 404
-        program.signal(signal.SIGTERM)
-        assert program.wait() == 0, program.output
-        with pytest.raises(httpx.ConnectError):
-            browser.get("/")
-    finally:
-        program.close()
 
 
 def _ca_file(line: str) -> str:
