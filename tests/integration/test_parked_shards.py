@@ -19,7 +19,7 @@ from foqs.dev.local_server import LocalServer
 from foqs.model import limits
 from foqs.model.calls import ClusterShard
 from foqs.model.cluster import ShardHealth, ShardUse
-from foqs.model.errors import FoqsError, InvalidArgumentError, NotFoundError, UnavailableError
+from foqs.model.errors import InvalidArgumentError, NotFoundError, OverloadedError, UnavailableError
 from foqs.model.reasons import ReasonCode, Verdict
 from foqs.shard import mysql_server
 from foqs.storage.schema.migrations import SchemaKind, apply
@@ -129,7 +129,6 @@ async def test_the_others_serve_while_a_shard_is_parked_and_its_items_are_there_
     ids = await put(host)
     async with running_host(meta_url, {0: shard_urls[0], 1: shard_urls[1]}, name="host-2") as other:
         await park(host)
-        assert [host.host.shards_run, other.host.shards_run].count({1}) == 0
         assert 1 not in host.host.shards_run | other.host.shards_run, "nobody stands by for it either"
         assert on(1, ids)
         for asked in (host, other):
@@ -245,7 +244,7 @@ async def test_the_last_shard_that_takes_items_is_parked_only_on_demand(host: Ru
         await host.admin.update_shard(0, state=ShardUse.PARKED)
     await host.admin.update_shard(0, state=ShardUse.PARKED, last=True)
     await eventually(lambda: has_left(host, 0), bool)
-    with pytest.raises(FoqsError):
+    with pytest.raises(OverloadedError):
         await host.client.enqueue("jobs", "t", b"x", deadline_ms=500)
 
 

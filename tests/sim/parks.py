@@ -42,7 +42,7 @@ class Parks:
             self._rows[shard_id] = row._replace(use=ShardUse.SERVING)
 
     def look(self) -> None:
-        """What an operator relies on who restores the database: nobody is there."""
+        """Check what an operator who restores the database relies on: no host has the shard."""
         free = {at for at, row in self._rows.items() if row.use is ShardUse.PARKED and row.owner and not row.server}
         for host in self._world.hosts:
             for shard in [] if host.ended else host.held:

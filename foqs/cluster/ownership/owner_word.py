@@ -85,7 +85,7 @@ class OwnerWord:
         for shard_id, row in mine.items():
             writer = self._shards.writers.get(shard_id)
             if writer is None or row.use is ShardUse.PARKED:
-                continue  # Whoever has a parked shard reports that only once it has nothing of it any more.
+                continue  # The owner of a parked shard reports that it left only after its writer has stopped.
             if row.server and writer.is_to_leave_server:
                 left[shard_id] = row.epoch, writer.leave_server()
             elif not row.server and (shard := writer.held) is not None and shard.epoch == row.epoch:

@@ -331,7 +331,7 @@ class Ownership:
         self.is_epoch_due = True
 
     def _tenure_of_renewal(self, epoch: int, number: int) -> Tenure:
-        """Return the tenure of an epoch that the database has and the state has not, so that it has no keys yet."""
+        """Return the tenure of an epoch that only the database has yet: the state has assigned no keys of it."""
         return Tenure(epoch, number, epoch << ids.SEQUENCE_BITS, self._store.server)
 
     def tick(self, shard: ShardState) -> None:
